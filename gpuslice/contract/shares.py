@@ -15,7 +15,9 @@ from typing import Final
 
 from gpuslice.contract import names, quantity
 
-_NORMAL: Final = re.compile(r"(?:([1-9][0-9]{0,4})x)?(?:([1-9][0-9]{0,17})mi|([0-9.]{1,40}))", re.A)
+_NORMAL: Final = re.compile(
+    r"(?:([1-9][0-9]{0,4})x)?(?:([1-9][0-9]{0,17})mi|([0-9.]{1,40}))", re.ASCII
+)
 
 
 class ShareError(ValueError):
@@ -24,7 +26,7 @@ class ShareError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a pod asks for: exactly one of `fraction` and `memory_mib`, on each of `devices` GPUs."""
+    """What a pod asks for: a fraction or an amount of memory, on each of some GPUs."""
 
     fraction: Fraction | None = None
     """Of one GPU, above 0 and at most 1; e.g. ``Fraction(1, 2)``."""

@@ -44,7 +44,9 @@ class SliceRule:
                 "such as 10, 50, 100 or 200"
             )
         if self.slice_memory_mib <= 0:
-            raise ValueError(f"sliceMemoryMiB: {self.slice_memory_mib} is not above zero; e.g. 1024")
+            raise ValueError(
+                f"sliceMemoryMiB: {self.slice_memory_mib} is not above zero; e.g. 1024"
+            )
 
     def slices_of_gpu(self, memory_mib: int) -> int:
         """Return N, the number of tokens of a GPU with that much memory for sale."""
