@@ -43,7 +43,7 @@ verify: generate ## generated files are current
 	@git diff --exit-code --stat -- protos || { echo "generated files differ: commit what 'make generate' wrote"; exit 1; }
 
 lock: ## requirements/*.txt, from pyproject.toml (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra cli --group dev pyproject.toml -o requirements/dev.txt
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra cli --extra demo --group dev pyproject.toml -o requirements/dev.txt
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes pyproject.toml -o requirements/runtime.txt
 
 clean: ## everything that make made
