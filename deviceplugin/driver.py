@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the NVIDIA driver's library lies under a driver root, and what to say when it doesn't."""
+"""Find and load the NVIDIA driver's library under a driver root, or say why that can't be."""
 
 from __future__ import annotations
 
+import ctypes
 import enum
 from pathlib import Path
 from typing import Final
@@ -70,3 +71,32 @@ def find_library(driver_root: Path) -> Path:
         f"{', '.join(str(place.parent) for place in places)}",
         cause=Cause.NO_LIBRARY,
     )
+
+
+def preload(path: Path, *, loaded_before: ctypes.CDLL | None) -> ctypes.CDLL:
+    """Load a library so that pynvml finds this one and no other.
+
+    pynvml asks the dynamic linker for the bare name, and takes no path. The linker answers with a
+    library that is loaded already, if that bears the name inside (its SONAME).
+
+    Args:
+        path: as `find_library` found it.
+        loaded_before: what pynvml loaded earlier in this process, which it keeps for ever.
+
+    Raises:
+        DriverError: where it can't be loaded, or pynvml would use another.
+    """
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        by_name = ctypes.CDLL(LIBRARY)
+    except OSError as err:
+        raise DriverError(f"{path} can't be loaded: {err}", cause=Cause.NO_LIBRARY) from err
+    same = [each for each in (library, by_name, loaded_before) if each is not None]
+    # The linker gives one handle for one library, however often it is loaded.
+    if len({each._handle for each in same}) > 1:  # noqa: SLF001 - ctypes shows it nowhere else
+        raise DriverError(
+            f"{path} is not the {LIBRARY} that this process uses: another one was loaded first, "
+            "or this one has another SONAME",
+            cause=Cause.NO_LIBRARY,
+        )
+    return library

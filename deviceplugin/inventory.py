@@ -81,6 +81,8 @@ class Unreadable:
     uuid: GpuUuid | None
     """Not known of a GPU that was lost before it could be asked."""
     reason: str
+    answers: bool = False
+    """It is well, but has not what it takes to be sold: opening the driver anew won't help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,9 @@ def _missed(gpu: Gpu, reading: Reading, *, silent: Mapping[GpuUuid, str], otherw
     retired = False
     if gpu.uuid in silent:
         reason = silent[gpu.uuid]
+    elif gpu.mig_parent in silent:
+        # The look broke off on its parent: that its instance wasn't seen says nothing.
+        reason = silent[gpu.mig_parent]
     elif gpu.uuid in reading.partitioned:
         reason, retired = MIG_TURNED_ON, True
     elif gpu.mig_parent is not None and _answers(gpu.mig_parent, reading):
@@ -152,6 +157,16 @@ def _missed(gpu: Gpu, reading: Reading, *, silent: Mapping[GpuUuid, str], otherw
         # A lost GPU can't say which one it is: it must be one of those that didn't answer.
         reason = otherwise
     return dataclasses.replace(gpu, healthy=False, reason=reason, retired=retired)
+
+
+def lacks_gpus(known: Inventory, reading: Reading) -> bool:
+    """Whether a GPU is missing that may show up when the driver is opened anew."""
+    if not reading.gpus and not reading.partitioned and not reading.unreadable:
+        return True
+    well = {each.uuid for each in reading.unreadable if each.answers}
+    return any(not each.answers for each in reading.unreadable) or any(
+        not gpu.healthy and not gpu.retired and gpu.uuid not in well for gpu in known.gpus
+    )
 
 
 def _answers(uuid: GpuUuid, reading: Reading) -> bool:

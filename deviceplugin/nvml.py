@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import pynvml
 
 from deviceplugin.diagnosis import Xid
-from deviceplugin.driver import LIBRARY, Cause, DriverError, find_library
+from deviceplugin.driver import LIBRARY, Cause, DriverError, find_library, preload
 from deviceplugin.inventory import (
     MIB,
     Gpu,
@@ -46,24 +46,6 @@ _NOTHING_TO_TELL: Final = frozenset(
 )
 _NUMA_WORDS: Final = 4
 """64 NUMA nodes each."""
-
-
-def _preload(path: Path) -> ctypes.CDLL:
-    # pynvml asks the dynamic linker for the bare name, and takes no path. The linker answers with
-    # a library that is loaded already, if that bears the name inside (its SONAME).
-    try:
-        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        by_name = ctypes.CDLL(LIBRARY)
-    except OSError as err:
-        raise DriverError(f"{path} can't be loaded: {err}", cause=Cause.NO_LIBRARY) from err
-    loaded = {each._handle for each in (library, by_name, pynvml.nvmlLib) if each is not None}  # noqa: SLF001 - two CDLLs are of one library if this is equal
-    if len(loaded) > 1:
-        raise DriverError(
-            f"{path} is not the {LIBRARY} that this process uses: another one was loaded first, "
-            "or this one has another SONAME",
-            cause=Cause.NO_LIBRARY,
-        )
-    return library
 
 
 def _driver_error(doing: str, err: pynvml.NVMLError) -> DriverError:
@@ -104,7 +86,7 @@ class Nvml:
                 return
             if self._library is None:
                 self._path = find_library(self._driver_root)
-                self._library = _preload(self._path)
+                self._library = preload(self._path, loaded_before=pynvml.nvmlLib)
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError as err:
@@ -303,7 +285,13 @@ class _Look:
             uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
             self._take(handle, _identity(handle, uuid, index))
         except (pynvml.NVMLError, _UntellableError) as err:
-            self._unreadable.append(Unreadable(index=index, uuid=uuid, reason=str(err)))
+            self._leave_out(index, uuid, err)
+
+    def _leave_out(self, index: int, uuid: GpuUuid | None, err: Exception) -> None:
+        answers = isinstance(err, _UntellableError)
+        self._unreadable.append(
+            Unreadable(index=index, uuid=uuid, reason=str(err), answers=answers)
+        )
 
     def _take(self, handle: Any, gpu: Gpu) -> None:
         errors = _maybe(
@@ -341,9 +329,7 @@ class _Look:
             )
             self._gpus.append(self._with_memory(handle, instance))
         except (pynvml.NVMLError, _UntellableError) as err:
-            if uuid is not None:
-                reason = str(err)
-                self._unreadable.append(Unreadable(index=parent.index, uuid=uuid, reason=reason))
+            self._leave_out(parent.index, uuid, err)
 
     def _with_memory(self, handle: Any, gpu: Gpu) -> Gpu:
         memory = _maybe(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
