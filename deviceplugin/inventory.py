@@ -146,7 +146,7 @@ def _missed(gpu: Gpu, reading: Reading, *, silent: Mapping[GpuUuid, str], otherw
     retired = False
     if gpu.uuid in silent:
         reason = silent[gpu.uuid]
-    elif gpu.mig_parent in silent:
+    elif gpu.mig_parent is not None and gpu.mig_parent in silent:
         # The look broke off on its parent: that its instance wasn't seen says nothing.
         reason = silent[gpu.mig_parent]
     elif gpu.uuid in reading.partitioned:
