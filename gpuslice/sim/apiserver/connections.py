@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 HANDSHAKE_SECONDS = 10.0
 BODY_LIMIT_BYTES = 3 * 1024 * 1024
+WARNINGS_LIMIT = 4096
+"""Characters of all warnings of one answer, beyond which each is cut."""
+WARNING_CUT = 256
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -142,7 +145,7 @@ class Connection(BaseHTTPRequestHandler):
         ).encode("utf-8", "replace")
 
     def _send(self, answer: Answer, warnings: list[str]) -> None:
-        more = "".join(f"Warning: 299 - {_quoted(text)}\r\n" for text in warnings)
+        more = _warnings(warnings)
         more += f"Content-Length: {len(answer.body)}\r\n"
         self.wfile.write(self._head(answer.code, answer.content_type, more) + answer.body)
 
@@ -165,8 +168,10 @@ class Connection(BaseHTTPRequestHandler):
             opened.close()
 
 
-def _quoted(text: str) -> str:
-    """Quote a warning's text for its header; control characters would end the header."""
-    plain = "".join(character for character in text if character.isprintable())
-    escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _warnings(texts: list[str]) -> str:
+    """Write warnings as headers. As in Kubernetes, one with a control character is lost."""
+    kept = [text for text in dict.fromkeys(texts) if text and text.isprintable()]
+    if sum(len(text) for text in kept) > WARNINGS_LIMIT:
+        kept = [text[:WARNING_CUT] for text in kept]
+    escaped = [text.replace("\\", "\\\\").replace('"', '\\"') for text in kept]
+    return "".join(f'Warning: 299 - "{text}"\r\n' for text in escaped)

@@ -57,7 +57,7 @@ def success(code: int, details: Json | None = None) -> Json:
     return status
 
 
-def _about(kind: Kind, name: str) -> Json:
+def about(kind: Kind, name: str) -> Json:
     details = {"name": name, "kind": kind.plural}
     if kind.group:
         details["group"] = kind.group
@@ -66,7 +66,7 @@ def _about(kind: Kind, name: str) -> Json:
 
 def not_found(kind: Kind, name: str) -> ApiError:
     return ApiError(
-        404, "NotFound", f'{kind.qualified} "{name}" not found', details=_about(kind, name)
+        404, "NotFound", f'{kind.qualified} "{name}" not found', details=about(kind, name)
     )
 
 
@@ -79,7 +79,7 @@ def already_exists(kind: Kind, name: str) -> ApiError:
         409,
         "AlreadyExists",
         f'{kind.qualified} "{name}" already exists',
-        details=_about(kind, name),
+        details=about(kind, name),
     )
 
 
@@ -89,7 +89,7 @@ def conflict(kind: Kind, name: str, why: str, *, subresource: str = "") -> ApiEr
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {resource} "{name}": {why}',
-        details=_about(kind, name),
+        details=about(kind, name),
     )
 
 
@@ -112,7 +112,7 @@ def invalid(kind: Kind, name: str, faults: Sequence[tuple[str, str]]) -> ApiErro
     """
     said = [f"{field}: {text}" for field, text in faults]
     text = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
-    details = _about(kind, name) | {
+    details = about(kind, name) | {
         "kind": kind.kind,
         "causes": [
             {"reason": "FieldValueInvalid", "message": text, "field": field}
@@ -120,6 +120,15 @@ def invalid(kind: Kind, name: str, faults: Sequence[tuple[str, str]]) -> ApiErro
         ],
     }
     return ApiError(422, "Invalid", f'{kind.kind} "{name}" is invalid: {text}', details=details)
+
+
+def forbidden(kind: Kind, name: str, why: str) -> ApiError:
+    return ApiError(
+        403,
+        "Forbidden",
+        f'{kind.qualified} "{name}" is forbidden: {why}',
+        details=about(kind, name),
+    )
 
 
 def bad_request(message: str) -> ApiError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import yaml
 
 from gpuslice.sim.apiserver import objects
-from gpuslice.sim.apiserver.calls import AdmitAll
+from gpuslice.sim.apiserver.admission import WebhookAdmission
 from gpuslice.sim.apiserver.certificates import self_signed
 from gpuslice.sim.apiserver.connections import Listener
 from gpuslice.sim.apiserver.deletion import Deletion
@@ -41,6 +41,7 @@ class ApiServer:
         clock: the time of day in UTC.
         history_limit: changes kept per resource; a watch from before them is answered 410.
         bookmark_seconds: the quiet time after which a watch that wants bookmarks gets one.
+        resolve_service: finds a webhook's service: (namespace, name, port) to (host, port).
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class ApiServer:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         history_limit: int = 5_000,
         bookmark_seconds: float = 10.0,
+        resolve_service: Callable[[str, str, int], tuple[str, int]] | None = None,
     ) -> None:
         self.store = Store(history_limit=history_limit)
         self._clock = clock
         self._served = Served()
         self.store.observe(CRDS.resource, self._serve_crds)
+        self._admission = WebhookAdmission(self.store, resolve=resolve_service)
         reads = Reads(self.store)
         dispatch = Dispatch(
             served=self._served,
@@ -66,7 +69,7 @@ class ApiServer:
                 store=self.store,
                 reads=reads,
                 deletion=Deletion(self.store, clock),
-                admission=AdmitAll(),
+                admission=self._admission,
                 clock=clock,
             ),
             bookmark_seconds=bookmark_seconds,
@@ -135,6 +138,7 @@ class ApiServer:
         self.store.end_watches()
         self._listener.hang_up()
         self._listener.server_close()
+        self._admission.close()
 
     def __enter__(self) -> Self:
         return self.start()
