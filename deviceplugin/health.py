@@ -40,6 +40,10 @@ class XidSource(Protocol):
     """Where XIDs come from, one at a time."""
 
     @property
+    def asked(self) -> frozenset[GpuUuid]:
+        """The physical GPUs that were there when it began to listen."""
+
+    @property
     def deaf(self) -> dict[int, str]:
         """The GPUs that it won't hear, by index, and why."""
 
@@ -215,6 +219,8 @@ class HealthMonitor:
         while not self._stop.is_set():
             try:
                 self._driver.open()
+                # Listening first: what happens during the look is heard after it.
+                self._listen_anew()
                 self._look()
                 failures = 0
                 pause.reset()
@@ -240,6 +246,7 @@ class HealthMonitor:
                 self._reopening.failed()
                 self._let_go()
                 self._driver.open()
+                self._listen_anew()
                 self._look(again=True)
             elif not self._lacking:
                 self._reopening.reset()
@@ -348,9 +355,12 @@ class HealthMonitor:
     def _listen_to_all(self, reading: Reading) -> None:
         """Listen anew when a GPU came (back) that the event set may not know."""
         present = reading.partitioned | {gpu.mig_parent or gpu.uuid for gpu in reading.gpus}
-        heard = self._events is not None and present <= self._watched
+        if self._events is None or not present <= self._watched:
+            self._listen_anew()
         self._watched &= present
-        if heard or not self._settings.listen or not self._listening.is_due:
+
+    def _listen_anew(self) -> None:
+        if not self._settings.listen or not self._listening.is_due:
             return
         try:
             fresh = self._driver.watch()
@@ -359,7 +369,7 @@ class HealthMonitor:
             self._listening.failed()
             return
         self._stop_listening()
-        self._events, self._watched = fresh, present
+        self._events, self._watched = fresh, fresh.asked
         for index, reason in fresh.deaf.items():
             log.info("xids_of_gpu_unheard", index=index, reason=reason)
 

@@ -166,12 +166,14 @@ class Events:
     def __init__(self, event_set: Any, count: int) -> None:
         self._set = event_set
         self._uuids: dict[int | None, GpuUuid] = {}
+        self.asked: frozenset[GpuUuid] = frozenset()
         self.deaf: dict[int, str] = {}
         """The indices of GPUs whose XIDs won't be heard, and why: polling alone watches them."""
         for index in range(count):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
+                self.asked |= {uuid}
                 wanted = pynvml.nvmlEventTypeXidCriticalError
                 if not pynvml.nvmlDeviceGetSupportedEventTypes(handle) & wanted:
                     self.deaf[index] = "no XID events"
