@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeping the ledger true: from what is seen of pods and tokens to the claims that follow.
+
+One pure step. It decides, and says what else must be found out; the agent looks, and asks again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deviceplugin import exchange
+from deviceplugin.spreads import named, shape_from, spread_of, spread_of_tokens
+from gpuslice.contract import gpunode, names, pods
+from gpuslice.contract.ledger import Claim, ClaimState, Ledger, LedgerError, PodRef
+from gpuslice.contract.names import PodUid
+from gpuslice.contract.placement import Demand
+
+Json = Mapping[str, Any]
+
+
+class Verdict(enum.StrEnum):
+    """What a fresh read of the API says of a reservation's pod that is not on this node."""
+
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+    """Bound to another node."""
+    UNBOUND = "unbound"
+    """Still, after longer than any API request lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is seen, each thing by whoever sees it best."""
+
+    pods: Mapping[PodUid, Json]
+    """The sharing pods bound to this node, as the API has them."""
+    tokens: Mapping[PodUid, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """What kubelet says that pods have; entries of pods that are gone may be among them."""
+    released: frozenset[PodUid] = frozenset()
+    """Pods that have ended, and that kubelet no longer knows."""
+    ended: frozenset[PodUid] = frozenset()
+    """Pods that are gone from the API, and had ended when last seen there."""
+    verdicts: Mapping[PodUid, Verdict] = dataclasses.field(default_factory=dict)
+    buried: frozenset[PodUid] = frozenset()
+    """Force-deleted pods whose time is over, on the agent's own clock."""
+
+
+class Repair(enum.StrEnum):
+    """What was wrong, and was put right: the reason of an Event, and a metric's label."""
+
+    EXCHANGED = "ClaimsExchanged"
+    MOVED = "ClaimMoved"
+    ADOPTED = "ClaimAdopted"
+    EXPIRED = "ReservationEnded"
+    VANISHED = "ClaimOfVanishedPod"
+    OVERLAP = "TokensWithoutRoom"
+    """Not put right: kubelet gave tokens where the ledger has no room for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One repair, for people."""
+
+    repair: Repair
+    pod: PodRef
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The ledger that follows, and what is left to do about it."""
+
+    ledger: Ledger
+    tokens: Mapping[PodUid, frozenset[str]]
+    """What kubelet gave, without its entries of pods that are gone."""
+    notes: tuple[Note, ...] = ()
+    annotations: Mapping[PodRef, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+    """Pods whose annotations don't say what the ledger says, with what they should say."""
+    unread: frozenset[PodUid] = frozenset()
+    """Bound pods whose tokens kubelet has not been seen to hand out."""
+    leaving: tuple[PodRef, ...] = ()
+    """Pods that have ended: does kubelet still know them?"""
+    unseen: tuple[PodRef, ...] = ()
+    """Pods with a reservation that are not on this node: where are they?"""
+    unclaimed: tuple[Demand, ...] = ()
+    """What bound pods ask for that have neither claim nor tokens."""
+
+
+def reconcile(ledger: Ledger, sight: Sight, slice_resource: str) -> Outcome:
+    """Return the ledger that follows from what is seen.
+
+    It changes nothing where nothing is wrong, and a second pass over its own result changes
+    nothing more.
+    """
+    notes: list[Note] = []
+    living = {
+        uid: ids
+        for uid, ids in sight.tokens.items()
+        if ids and (uid in sight.pods or ledger.claim_of(uid) is not None)
+    }
+    ledger = _ended(ledger, sight, living, notes)
+    ledger = _advanced(ledger, sight, living)
+    held = {uid: ids for uid, ids in living.items() if ledger.claim_of(uid) is not None}
+    ledger, repairs = exchange.realign(ledger, held)
+    notes.extend(map(_note_of, repairs))
+    ledger = _adopted(ledger, sight, living, slice_resource, notes)
+    return Outcome(
+        ledger=ledger,
+        tokens=living,
+        notes=tuple(notes),
+        annotations=_annotations(ledger, sight),
+        unread=_unread(sight, living),
+        leaving=tuple(
+            claim.pod
+            for claim in ledger.claims
+            if claim.state is ClaimState.LEAVING and _has_ended(claim.pod.uid, sight)
+        ),
+        unseen=tuple(
+            claim.pod
+            for claim in ledger.claims
+            if claim.state is ClaimState.RESERVED and claim.pod.uid not in sight.pods
+        ),
+        unclaimed=tuple(_unclaimed(ledger, sight, living, slice_resource)),
+    )
+
+
+def _has_ended(uid: PodUid, sight: Sight) -> bool:
+    pod = sight.pods.get(uid)
+    return pods.has_ended(pod) if pod is not None else uid in sight.ended
+
+
+def _ended(
+    ledger: Ledger, sight: Sight, living: Mapping[PodUid, frozenset[str]], notes: list[Note]
+) -> Ledger:
+    """Drop the claims that are over, and mark those that only stand for a dead pod's memory."""
+    over: list[PodUid] = []
+    successors = {(about.namespace, about.name) for about in map(pods.ref, sight.pods.values())}
+    for claim in ledger.claims:
+        uid = claim.pod.uid
+        if uid in sight.pods:
+            if pods.has_ended(sight.pods[uid]) and uid in sight.released:
+                over.append(uid)
+        elif uid in sight.ended:
+            # kubelet is asked by name. A successor of that name is only there because kubelet
+            # has let the old pod go.
+            if uid in sight.released or (claim.pod.namespace, claim.pod.name) in successors:
+                over.append(uid)
+        elif claim.state is ClaimState.RESERVED and uid not in living:
+            verdict = sight.verdicts.get(uid)
+            if verdict is not None:
+                over.append(uid)
+                notes.append(Note(repair=Repair.EXPIRED, pod=claim.pod, message=_EXPIRED[verdict]))
+        elif uid in sight.buried:
+            over.append(uid)
+            notes.append(
+                Note(
+                    repair=Repair.VANISHED,
+                    pod=claim.pod,
+                    message="its pod was deleted without having ended; its claim was kept until "
+                    "kubelet must have killed its processes",
+                )
+            )
+        elif not claim.pod_gone:
+            ledger = ledger.with_pod_gone(uid)
+    return ledger.without(over)
+
+
+_EXPIRED: Final[Mapping[Verdict, str]] = {
+    Verdict.GONE: "its pod is gone, and was never bound here",
+    Verdict.ELSEWHERE: "its pod was bound to another node",
+    Verdict.UNBOUND: "its pod is still unbound, longer than any bind takes",
+}
+
+
+def _advanced(ledger: Ledger, sight: Sight, living: Mapping[PodUid, frozenset[str]]) -> Ledger:
+    """Move each claim to the state that its pod shows."""
+    for claim in ledger.claims:
+        uid = claim.pod.uid
+        pod = sight.pods.get(uid)
+        if claim.pod_gone:
+            if pod is not None:
+                ledger = _with_pod_back(ledger, uid)
+            continue
+        if uid in sight.ended or (pod is not None and pods.is_leaving(pod)):
+            state = ClaimState.LEAVING
+        elif uid in living and claim.state is ClaimState.RESERVED:
+            state = ClaimState.HELD
+        else:
+            continue
+        if state is not claim.state:
+            ledger = ledger.with_state(uid, state)
+    return ledger
+
+
+def _with_pod_back(ledger: Ledger, uid: PodUid) -> Ledger:
+    """Take back what was said of a pod that is there after all."""
+    claims = tuple(
+        dataclasses.replace(claim, pod_gone=False, state=ClaimState.HELD)
+        if claim.pod.uid == uid
+        else claim
+        for claim in ledger.claims
+    )
+    return dataclasses.replace(ledger, claims=claims)
+
+
+def _note_of(repair: exchange.Repair) -> Note:
+    claim, where = repair.claim, named(spread_of(repair.claim.shape))
+    if isinstance(repair, exchange.Exchanged):
+        return Note(
+            repair=Repair.EXCHANGED,
+            pod=claim.pod,
+            message=f"kubelet served it before pod {repair.other.pod}, which is of the same share: "
+            f"they exchanged their claims; it is on {where}",
+        )
+    if isinstance(repair, exchange.Moved):
+        message = f"kubelet gave it tokens of other GPUs than it was placed on; it is on {where}"
+        return Note(repair=Repair.MOVED, pod=claim.pod, message=message)
+    return Note(
+        repair=Repair.OVERLAP,
+        pod=claim.pod,
+        message=f"kubelet gave it tokens where it has no claim; its claim stays on {where}: "
+        f"{repair.reason}",
+    )
+
+
+def _adopted(
+    ledger: Ledger,
+    sight: Sight,
+    living: Mapping[PodUid, frozenset[str]],
+    slice_resource: str,
+    notes: list[Note],
+) -> Ledger:
+    """Give bound pods without a claim the one that their tokens mean, or their annotations."""
+    for uid, pod in sorted(sight.pods.items()):
+        ask = pods.ask(pod, slice_resource)
+        if ask is None or ledger.claim_of(uid) is not None or pods.has_ended(pod):
+            continue
+        spread = spread_of_tokens(living[uid]) if uid in living else _annotated(pod, ask.demand)
+        if not spread:
+            continue
+        state = ClaimState.HELD if uid in living else ClaimState.RESERVED
+        if pods.is_leaving(pod):
+            state = ClaimState.LEAVING
+        about = pods.ref(pod)
+        try:
+            claim = Claim(
+                pod=about,
+                container=ask.container,
+                share=ask.demand.share,
+                fit=ask.fit,
+                state=state,
+                shape=shape_from(ledger, ask.demand.share, spread),
+            )
+            ledger = ledger.with_claim(claim)
+        except LedgerError as error:
+            notes.append(Note(repair=Repair.OVERLAP, pod=about, message=str(error)))
+            continue
+        message = f"it was bound without a claim in the ledger; it is on {named(spread)}"
+        notes.append(Note(repair=Repair.ADOPTED, pod=about, message=message))
+    return ledger
+
+
+def _annotated(pod: Json, demand: Demand) -> tuple[tuple[names.GpuUuid, int], ...]:
+    """Return the GPUs that the arbiter annotated a pod with, () where it has not, or wrongly."""
+    text = pods.annotations_of(pod).get(names.GPU_ANNOTATION, "")
+    uuids = sorted({names.GpuUuid(each) for each in text.split(",") if each})
+    if len(uuids) != demand.share.devices:
+        return ()
+    return tuple((uuid, demand.slices) for uuid in uuids)
+
+
+def _annotations(ledger: Ledger, sight: Sight) -> dict[PodRef, dict[str, str]]:
+    wanting: dict[PodRef, dict[str, str]] = {}
+    for claim in ledger.claims:
+        pod = sight.pods.get(claim.pod.uid)
+        if pod is None or pods.has_ended(pod):
+            continue
+        wanted, has = gpunode.pod_annotations(claim), pods.annotations_of(pod)
+        if any(has.get(key) != value for key, value in wanted.items()):
+            wanting[claim.pod] = wanted
+    return wanting
+
+
+def _unread(sight: Sight, living: Mapping[PodUid, frozenset[str]]) -> frozenset[PodUid]:
+    return frozenset(
+        uid for uid, pod in sight.pods.items() if uid not in living and not pods.has_ended(pod)
+    )
+
+
+def _unclaimed(
+    ledger: Ledger,
+    sight: Sight,
+    living: Mapping[PodUid, frozenset[str]],
+    slice_resource: str,
+) -> Iterator[Demand]:
+    for uid, pod in sorted(sight.pods.items()):
+        if uid in living or ledger.claim_of(uid) is not None or pods.is_leaving(pod):
+            continue
+        ask = pods.ask(pod, slice_resource)
+        if ask is not None:
+            yield ask.demand

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin stays registered while kubelet comes and goes, wipes its folder, drops streams."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+
+from gpuslice.sim.kubelet.bare import BareKubelet
+from tests.wire.deviceplugin.kubelet.plug import Plug, eventually, gpu, plugged
+
+ALL = (200, 200)
+
+
+def is_up(plug: Plug) -> bool:
+    return plug.healthy == ALL and plug.board.streaming
+
+
+def test_it_registers_with_a_running_kubelet_at_once(kubelet: BareKubelet) -> None:
+    """The server answers while its own Register call is pending."""
+    kubelet.start()
+    begun = time.monotonic()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "200 healthy tokens")
+        assert time.monotonic() - begun < 2
+        assert kubelet.registrations == 1
+
+
+def test_it_waits_for_a_kubelet_that_is_not_there(kubelet: BareKubelet) -> None:
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: plug.events, "a word about the wait")
+        event, detail = plug.events[0]
+        assert event == "waiting"
+        assert str(kubelet.plugin_folder / "kubelet.sock") in detail
+        kubelet.start()
+        eventually(lambda: is_up(plug), "registered once kubelet is there")
+
+
+def test_it_registers_again_after_a_kubelet_restart(kubelet: BareKubelet) -> None:
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        for _ in range(3):
+            kubelet.stop()
+            kubelet.start()
+            begun = time.monotonic()
+            eventually(lambda: is_up(plug), "registered again")
+            assert time.monotonic() - begun < 3
+
+
+def test_it_registers_again_when_its_own_socket_is_deleted(kubelet: BareKubelet) -> None:
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        for path in kubelet.plugin_folder.glob("gpuslice-*.sock"):
+            path.unlink()
+        eventually(lambda: kubelet.registrations == 2 and is_up(plug), "registered again", 5)
+        assert any(event == "own-socket-gone" for event, _ in plug.events)
+
+
+def test_a_socket_name_is_never_used_twice(kubelet: BareKubelet) -> None:
+    """Kubelet takes a second registration of one socket for the first one."""
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        plug.board.retire()
+        eventually(lambda: kubelet.registrations == 2 and is_up(plug), "second")
+    sockets = [detail for event, detail in plug.events if event == "registered"]
+    assert len(set(sockets)) == len(sockets) == 2
+
+
+def test_it_registers_again_when_its_stream_ends(kubelet: BareKubelet) -> None:
+    """Kubelet never opens a stream again that has ended, and shows 0 tokens for ever."""
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        plug.board.retire()
+        eventually(lambda: kubelet.registrations == 2 and is_up(plug), "registered again", 5)
+
+
+def test_it_finds_a_folder_that_was_replaced(kubelet: BareKubelet) -> None:
+    """The folder's watch dies with the folder; the regular look remains."""
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        kubelet.stop()
+        shutil.rmtree(kubelet.plugin_folder)
+        kubelet.start()
+        eventually(lambda: is_up(plug), "registered in the new folder", 5)
+
+
+def test_it_ends_at_once_and_takes_its_socket_along(kubelet: BareKubelet) -> None:
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "registered")
+        begun = time.monotonic()
+        plug.registrar.stop()
+        assert time.monotonic() - begun < 1
+        assert not list(kubelet.plugin_folder.glob("gpuslice-*.sock"))
+        eventually(lambda: plug.healthy == (200, 0), "kubelet noticed")
+
+
+def test_dead_sockets_of_ours_are_removed_and_living_or_foreign_ones_stay(
+    kubelet: BareKubelet,
+) -> None:
+    kubelet.start()
+    folder = kubelet.plugin_folder
+
+    def bound(name: str) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(folder / name))
+        return made
+
+    bound("gpuslice-dead.sock").close()
+    bound("other.sock").close()
+    with bound("gpuslice-alive.sock") as alive:
+        alive.listen()
+        with plugged(kubelet, gpu(0), gpu(1)) as plug:
+            eventually(lambda: is_up(plug), "registered")
+            assert not (folder / "gpuslice-dead.sock").exists()
+            assert (folder / "gpuslice-alive.sock").exists()
+            assert (folder / "other.sock").exists()
