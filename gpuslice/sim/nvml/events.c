@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: the machine's file numbers them, each set remembers the last number that it has looked at.
+// Events: the machine's file numbers them, each set remembers the last one that it has looked at.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "files.h"
 #include "state.h"
 
 #define SUPPORTED (NVML_EVENT_SINGLE_BIT_ECC | NVML_EVENT_DOUBLE_BIT_ECC | NVML_EVENT_XID_CRITICAL)
-#define LOOK_EVERY_MS 20
+#define LONGEST_MS 500
 
 struct registration {
     nvmlDevice_t device;
@@ -122,15 +123,15 @@ static nvmlReturn_t wait_for(const char *function, nvmlEventSet_t set, nvmlEvent
         if (result == NVML_SUCCESS && !*place_of(set))
             result = NVML_ERROR_INVALID_ARGUMENT;
         int taken = result == NVML_SUCCESS && take_event(set, data);
+        struct version seen = files_version();
         leave(result);
         if (result != NVML_SUCCESS || taken)
             return result;
         unsigned long long now = now_ms();
         if (now >= deadline)
             return NVML_ERROR_TIMEOUT;
-        unsigned long long left = deadline - now;
-        struct timespec pause = {0, (long)(left < LOOK_EVERY_MS ? left : LOOK_EVERY_MS) * 1000000L};
-        nanosleep(&pause, NULL);
+        // A set that another thread frees meanwhile is noticed after this.
+        files_wait(seen, deadline - now < LONGEST_MS ? (unsigned int)(deadline - now) : LONGEST_MS);
     }
 }
 

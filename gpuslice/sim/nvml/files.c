@@ -6,21 +6,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define PATH_VARIABLE "GPUSLICE_SIM_MACHINE"
 #define FILE_NAME "gpuslice-machine.conf"
-
-struct version {
-    ino_t inode;
-    off_t size;
-    struct timespec changed;
-};
+#define LOOK_EVERY_MS 20
 
 static char machine_path[PATH_MAX], state_path[PATH_MAX + 16], lock_path[PATH_MAX + 32];
 static struct version machine_seen, state_seen;
@@ -123,6 +120,33 @@ int files_refresh(struct machine *machine)
     machine_free(machine);
     *machine = fresh;
     return have_machine = 1;
+}
+
+struct version files_version(void)
+{
+    return machine_seen;
+}
+
+// By inotify, so that an idle waiter costs nothing; by looking again where no more of those are
+// to be had.
+void files_wait(struct version seen, unsigned int timeout_ms)
+{
+    int changes = inotify_init1(IN_CLOEXEC);
+    if (changes >= 0 &&
+        inotify_add_watch(changes, machine_path, IN_ATTRIB | IN_MODIFY | IN_DELETE_SELF) >= 0) {
+        // A file replaced by a rename changes too: its link count falls. One replaced before the
+        // watch began is noticed now.
+        struct version now = look(machine_path);
+        struct pollfd waited = {changes, POLLIN, 0};
+        if (same(&now, &seen))
+            poll(&waited, 1, (int)timeout_ms);
+    } else {
+        unsigned int pause_ms = timeout_ms < LOOK_EVERY_MS ? timeout_ms : LOOK_EVERY_MS;
+        struct timespec pause = {0, (long)pause_ms * 1000000L};
+        nanosleep(&pause, NULL);
+    }
+    if (changes >= 0)
+        close(changes);
 }
 
 // Line by line from the old state to the new one; the caller holds the lock file.

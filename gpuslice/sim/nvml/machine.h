@@ -65,7 +65,8 @@ struct machine {
     size_t event_count;
 };
 
-// Answers 0, or the number of the first line that makes no sense; the machine can be freed either way.
+// Answers 0, or the number of the first line that makes no sense. The machine can be freed either
+// way.
 int machine_parse(char *text, struct machine *machine);
 void machine_free(struct machine *machine);
 struct device *machine_find(struct machine *machine, const char *uuid);
