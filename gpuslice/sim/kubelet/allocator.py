@@ -37,11 +37,13 @@ class DeviceAllocator:
         active_pods: ActivePods,
         rng: Random,
         quirks: Quirks,
+        on_change: Callable[[], None],
         monotonic: Callable[[], float],
     ) -> None:
         self._file = checkpoint_file
         self._active_pods = active_pods
         self._quirks = quirks
+        self._on_change = on_change
         self._monotonic = monotonic
         self._lock = threading.RLock()
         self._devices = Devices(rng)
@@ -97,6 +99,7 @@ class DeviceAllocator:
             endpoint = self._endpoints[resource]
             if endpoint is not None:
                 endpoint.stopped_at = now
+        self._on_change()
 
     def take_list(self, resource: str, devices: tuple[Device, ...]) -> None:
         """Take a plugin's list of devices."""
@@ -105,6 +108,7 @@ class DeviceAllocator:
                 return
             self._devices.replace(resource, devices)
             self._write()
+        self._on_change()
 
     def counts(self) -> tuple[dict[str, tuple[int, int]], frozenset[str]]:
         """Return (capacity, allocatable) by resource, and the resources given up just now."""

@@ -42,6 +42,7 @@ class BareKubelet:
         *,
         rng: Random | None = None,
         quirks: Quirks | None = None,
+        on_change: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root = root
@@ -49,6 +50,8 @@ class BareKubelet:
         self.pod_resources_socket = root / POD_RESOURCES_FOLDER / "kubelet.sock"
         self.quirks = quirks or Quirks()
         self._rng = rng or Random()  # noqa: S311 - no secret
+        self._on_change = on_change
+        """Called after each change of the devices or their health."""
         self._monotonic = monotonic
         self._lock = threading.RLock()
         self._admission = threading.Lock()
@@ -83,6 +86,8 @@ class BareKubelet:
         self._allocator.close()
         self._registration.stop()
         self._pod_resources.stop()
+        with self._lock:
+            self._pods.clear()
         self._make()
 
     def restart(self) -> dict[str, Rejection | None]:
@@ -94,8 +99,6 @@ class BareKubelet:
         with self._lock:
             known = list(self._pods.values())
         self.stop()
-        with self._lock:
-            self._pods.clear()
         self.start(ready=False)
         self._rng.shuffle(known)
         verdicts = {_uid(pod): self.admit(pod) for pod in known}
@@ -104,9 +107,13 @@ class BareKubelet:
 
     def reboot(self) -> dict[str, Rejection | None]:
         """Restart with nothing running: pods with devices are refused until plugins return."""
+        self.power_off()
+        return self.restart()
+
+    def power_off(self) -> None:
+        """End everything that runs: the node reboots."""
         with self._lock:
             self._running.clear()
-        return self.restart()
 
     def sources_are_ready(self) -> None:
         """All pods have been admitted once since the start."""
@@ -116,16 +123,26 @@ class BareKubelet:
         """Whether a checkpoint file exists; a kubelet without one zeroes extended resources."""
         return (self.plugin_folder / checkpoint.FILE_NAME).exists()
 
-    def admit(self, pod: Json, *, node: Callable[[], Json] | None = None) -> Rejection | None:
+    def admit(
+        self,
+        pod: Json,
+        *,
+        node: Callable[[], Json] | None = None,
+        fresh_node: Callable[[], Json] | None = None,
+        run: bool = True,
+    ) -> Rejection | None:
         """Decide about a pod: its devices first, then its node.
 
         Args:
             pod: the pod, with ``metadata.uid``.
             node: returns kubelet's copy of the Node, read after the devices are given out; None
                 leaves the check of the node out.
+            fresh_node: returns the Node as it is now, asked where only its labels refuse the pod:
+                labels alone get a second look.
+            run: whether its containers count as running from now on.
 
         Returns:
-            Why it is refused; None where it is admitted, and its containers count as running.
+            Why it is refused; None where it is admitted.
         """
         uid = _uid(pod)
         with self._admission:
@@ -140,23 +157,35 @@ class BareKubelet:
                 )
             rejection = None
             if node is not None:
-                rejection = admission.check(
-                    pod,
-                    node=node(),
-                    others=others,
-                    in_use=self._allocator.in_use(),
-                    holds_any=self._allocator.holds_any(uid),
-                )
+                rejection = self._check(pod, node(), others)
+                by_labels = rejection is not None and rejection.reason == admission.NODE_AFFINITY
+                if by_labels and fresh_node is not None:
+                    rejection = self._check(pod, fresh_node(), others)
             if rejection is not None:
                 return self._refuse(uid, rejection.reason, rejection.message)
-            with self._lock:
-                self._running.update((uid, name) for name in _long_running(pod))
+            if run:
+                for name in _long_running(pod):
+                    self.container_started(uid, name)
             return None
+
+    def _check(self, pod: Json, node: Json, others: Iterable[Json]) -> Rejection | None:
+        return admission.check(
+            pod,
+            node=node,
+            others=others,
+            in_use=self._allocator.in_use(),
+            holds_any=self._allocator.holds_any(_uid(pod)),
+        )
 
     def _refuse(self, uid: str, reason: str, message: str) -> Rejection:
         """Leave a pod's devices to the next allocation, which finds that it isn't active."""
         self.release(uid)
         return Rejection(reason=reason, message=message)
+
+    def container_started(self, uid: str, container: str) -> None:
+        """A container runs."""
+        with self._lock:
+            self._running.add((uid, container))
 
     def end_container(self, uid: str, container: str) -> None:
         """A container has ended; its devices stay the pod's."""
@@ -232,6 +261,7 @@ class BareKubelet:
             active_pods=lambda: [_uid(pod) for pod in self.active_pods()],
             rng=self._rng,
             quirks=self.quirks,
+            on_change=self._on_change,
             monotonic=self._monotonic,
         )
         self._registration = RegistrationServer(
