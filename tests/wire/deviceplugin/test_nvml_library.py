@@ -161,6 +161,9 @@ def test_a_handle_outlives_the_loss_and_return_of_its_gpu(opened: DriverRoot) ->
 def test_gpus_are_counted_at_init_and_not_again(opened: DriverRoot) -> None:
     opened.remove("GPU-l4")
     assert pynvml.nvmlDeviceGetCount() == 3
+    pynvml.nvmlInit()  # a second user of the same process
+    assert pynvml.nvmlDeviceGetCount() == 3
+    pynvml.nvmlShutdown()
     pynvml.nvmlShutdown()
     pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetCount() == 2

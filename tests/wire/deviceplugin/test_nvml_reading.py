@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.diagnosis import Xid
 from deviceplugin.driver import Cause, DriverError, find_library
 from deviceplugin.inventory import Gpu, GpuProcess, MigUse, Reading
 from deviceplugin.nvml import Nvml
@@ -377,3 +378,27 @@ def test_memory_for_sale_is_less_than_a_mib_short(nvml: Nvml, machine: Machine) 
         simulated = machine.gpu(gpu.uuid)
         left = simulated.total_bytes - simulated.reserved_bytes - gpu.memory_mib * MIB
         assert 0 <= left < MIB
+
+
+def test_the_last_word_of_a_gpu_that_fell_off_the_bus_is_heard(
+    nvml: Nvml, driver_root: DriverRoot
+) -> None:
+    """When its XID arrives, it can't be asked for its UUID any more."""
+    events = nvml.watch()
+    driver_root.lose(L4)
+    driver_root.raise_xid(L4, 79)
+    assert events.wait(5) == Xid(number=79, gpu=L4)
+    events.close()
+
+
+def test_a_gpu_whose_xids_cannot_be_heard_is_named(nvml: Nvml, driver_root: DriverRoot) -> None:
+    driver_root.fail("nvmlDeviceGetSupportedEventTypes", Answer.NOT_SUPPORTED, gpu=T4)
+    driver_root.lose(A100)
+    events = nvml.watch()
+    assert events.asked == {L4, T4}
+    assert events.deaf == {1: "Not Supported", 2: "GPU is lost"}
+    assert events.wait(0) is None
+    driver_root.fail("nvmlEventSetWait_v2", Answer.UNKNOWN)
+    with pytest.raises(DriverError, match=r"waiting for XIDs: Unknown Error"):
+        events.wait(0)
+    events.close()
