@@ -57,6 +57,12 @@ class Listener(ThreadingHTTPServer):
         with self._guard:
             self._open.discard(connection)
 
+    def wake(self) -> None:
+        """Take no more connections, and let `serve_forever` see at once that it shall end."""
+        # Elsewhere than on Linux this may be refused; the loop then looks every half second.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def hang_up(self) -> None:
         """Close every connection, so that its thread ends."""
         with self._guard:

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuslice.sim.apiserver import pods
+from gpuslice.sim.apiserver import conditions, pods
 from gpuslice.sim.apiserver.kinds import (
     CRDS,
     MUTATING_HOOKS,
     NAMESPACES,
     NODES,
     PODS,
+    POLICIES,
     VALIDATING_HOOKS,
     Kind,
 )
@@ -94,12 +95,30 @@ def _check_hooks(configuration: Mapping[str, Any]) -> Faults:
             faults.append((f"{path}.sideEffects", "Unsupported value: None or NoneOnDryRun"))
         if not 1 <= hook["timeoutSeconds"] <= 30:
             faults.append((f"{path}.timeoutSeconds", "Invalid value: must be 1 to 30 seconds"))
+        faults += _check_conditions(f"{path}.matchConditions", hook.get("matchConditions") or ())
         client = hook.get("clientConfig") or {}
         if ("url" in client) is ("service" in client):
             faults.append((f"{path}.clientConfig", "Required value: exactly one of url, service"))
         elif not str(client.get("url", "https://")).startswith("https://"):
             faults.append((f"{path}.clientConfig.url", "Invalid value: must begin with https://"))
     return faults
+
+
+def _check_conditions(path: str, listed: Sequence[Mapping[str, str]]) -> Faults:
+    return [
+        (f"{path}[{number}].expression", f"Invalid value: {fault}")
+        for number, condition in enumerate(listed)
+        if (fault := conditions.check(condition.get("expression", "")))
+    ]
+
+
+def _check_policy(policy: Mapping[str, Any]) -> Faults:
+    spec = policy.get("spec") or {}
+    return [
+        fault
+        for field in ("matchConditions", "variables", "validations")
+        for fault in _check_conditions(f"spec.{field}", spec.get(field) or ())
+    ]
 
 
 def _check_crd(crd: Mapping[str, Any]) -> Faults:
@@ -156,6 +175,7 @@ _SPECIAL = {
     CRDS.resource: Rules(prepare=_established, check=_check_crd),
     MUTATING_HOOKS.resource: Rules(default=_default_hooks, check=_check_hooks),
     VALIDATING_HOOKS.resource: Rules(default=_default_hooks, check=_check_hooks),
+    POLICIES.resource: Rules(prepare=_without_status, check=_check_policy),
 }
 _PLAIN = Rules()
 _WITH_STATUS = Rules(prepare=_without_status)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 ADMIN = "system:admin"
-_POLL_SECONDS = 0.1
 
 
 class ApiServer:
@@ -122,7 +121,6 @@ class ApiServer:
     def start(self) -> Self:
         self._thread = threading.Thread(
             target=self._listener.serve_forever,
-            kwargs={"poll_interval": _POLL_SECONDS},
             name="apiserver",
             daemon=True,
         )
@@ -132,6 +130,7 @@ class ApiServer:
     def stop(self) -> None:
         """End watches, close connections and the port. Takes well below a second."""
         if self._thread is not None:
+            self._listener.wake()
             self._listener.shutdown()
             self._thread.join()
             self._thread = None
