@@ -144,7 +144,7 @@ class Webhook(_Section, frozen=True, kw_only=True):
     port: Port = 9443
     metrics_port: Port = 9404
     certificate_mode: Literal["self", "files"] = "self"
-    """self: an own authority, kept in a Secret. files: those of `certificateDir`, renewed by others."""
+    """self: an own authority, kept in a Secret. files: from `certificateDir`, renewed by others."""
     certificate_dir: str = "/etc/gpuslice/tls"
     """Has tls.crt and tls.key."""
     namespace: str = ""
