@@ -58,6 +58,7 @@ class DeviceBoard:
         """
         self._changed = threading.Condition()
         self._list: api_pb2.ListAndWatchResponse | None = None
+        self._gpus: tuple[Gpu, ...] | None = None
         self._stream: Stream | None = None
         self.on_streaming = on_streaming
 
@@ -72,6 +73,18 @@ class DeviceBoard:
         """Whether there is a list to show."""
         with self._changed:
             return self._list is not None
+
+    def show(self, gpus: tuple[Gpu, ...]) -> None:
+        """Show all tokens of these GPUs, if anything about them has changed.
+
+        Raises:
+            TooManyTokensError: see `device_list`.
+        """
+        with self._changed:
+            if gpus == self._gpus:
+                return
+            self._gpus = gpus
+        self.publish(device_list(gpus))
 
     def publish(self, devices: api_pb2.ListAndWatchResponse) -> None:
         """Show a list, if it differs."""

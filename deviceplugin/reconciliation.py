@@ -80,8 +80,6 @@ class Outcome:
     notes: tuple[Note, ...] = ()
     annotations: Mapping[PodRef, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     """Pods whose annotations don't say what the ledger says, with what they should say."""
-    unread: frozenset[PodUid] = frozenset()
-    """Bound pods whose tokens kubelet has not been seen to hand out."""
     leaving: tuple[PodRef, ...] = ()
     """Pods that have ended: does kubelet still know them?"""
     unseen: tuple[PodRef, ...] = ()
@@ -113,7 +111,6 @@ def reconcile(ledger: Ledger, sight: Sight, slice_resource: str) -> Outcome:
         tokens=living,
         notes=tuple(notes),
         annotations=_annotations(ledger, sight),
-        unread=_unread(sight, living),
         leaving=tuple(
             claim.pod
             for claim in ledger.claims
@@ -283,12 +280,6 @@ def _annotations(ledger: Ledger, sight: Sight) -> dict[PodRef, dict[str, str]]:
         if any(has.get(key) != value for key, value in wanted.items()):
             wanting[claim.pod] = wanted
     return wanting
-
-
-def _unread(sight: Sight, living: Mapping[PodUid, frozenset[str]]) -> frozenset[PodUid]:
-    return frozenset(
-        uid for uid, pod in sight.pods.items() if uid not in living and not pods.has_ended(pod)
-    )
 
 
 def _unclaimed(

@@ -97,6 +97,14 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             answers.append(self._injection.response(answer, self._allocator.view.ledger))
         return api_pb2.AllocateResponse(container_responses=answers)
 
+    def PreStartContainer(  # noqa: N802 - the protocol's name
+        self,
+        request: api_pb2.PreStartContainerRequest,  # noqa: ARG002 - gRPC passes it
+        context: grpc.ServicerContext,  # noqa: ARG002 - likewise
+    ) -> api_pb2.PreStartContainerResponse:
+        """Do nothing: the options say that it needn't be called."""
+        return api_pb2.PreStartContainerResponse()
+
     def _refuse(self, context: grpc.ServicerContext, reason: str, message: str) -> NoReturn:
         self._on_outcome(reason)
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin's command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from deviceplugin.daemon import Daemon
+from gpuslice.contract.names import NodeName
+from gpuslice.runtime import logs, settings
+from gpuslice.runtime.kube import config
+from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.kube.errors import ConfigError
+
+log = logs.get(__name__)
+
+
+@click.command(name="device-plugin", context_settings={"show_default": True})
+@click.option(
+    "--settings", "settings_path", type=click.Path(path_type=Path), help="The settings' YAML file."
+)
+@click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: the pod's own service account."
+)
+@click.option(
+    "--node-name", envvar="NODE_NAME", required=True, help="This node; default: $NODE_NAME."
+)
+@click.option("--driver-root", help="Setting devicePlugin.driverRoot.")
+@click.option("--plugin-dir", help="Setting devicePlugin.pluginDir: the folder of kubelet.sock.")
+@click.option("--kubelet-root", help="Setting devicePlugin.kubeletRoot.")
+@click.option("--metrics-port", type=int, help="Setting devicePlugin.metricsPort; 0: any free one.")
+def command(
+    settings_path: Path | None,
+    kubeconfig: Path | None,
+    node_name: str,
+    **flags: str | int | None,
+) -> None:
+    """Advertise this node's GPU slices to kubelet, and keep the node's ledger."""
+    overrides = {
+        f"devicePlugin.{_camel(flag)}": value for flag, value in flags.items() if value is not None
+    }
+    try:
+        chosen = settings.load(settings_path, overrides)
+        client = KubeClient(config.load(kubeconfig), component="device-plugin")
+    except (settings.SettingsError, ConfigError) as error:
+        raise click.ClickException(str(error)) from error
+    logs.configure(chosen.log.level, chosen.log.format)
+    serve(Daemon(NodeName(node_name), chosen, client))
+
+
+def _camel(flag: str) -> str:
+    first, *others = flag.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def serve(daemon: Daemon) -> None:
+    """Run until SIGTERM or SIGINT, then end in order; a second one ends at once."""
+    told = threading.Event()
+
+    def on_signal(number: int, _frame: object) -> None:
+        if told.is_set():
+            os._exit(128 + number)
+        told.set()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, on_signal)
+    daemon.start()
+    log.info("started")
+    told.wait()
+    log.info("stopping")
+    daemon.stop()
+    log.info("stopped")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit status."""
+    try:
+        command.main(args=list(argv) if argv is not None else None, standalone_mode=False)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return 0

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One node's device plugin and agent, put together; the order of start and end is written here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from deviceplugin import checkpoint
+from deviceplugin.agent import Agent, Rules, Telling
+from deviceplugin.allocation import Grant
+from deviceplugin.allocator import Allocator
+from deviceplugin.caches import Caches
+from deviceplugin.devices import DeviceBoard
+from deviceplugin.errands import Errands
+from deviceplugin.folderwatch import FolderWatch
+from deviceplugin.health import HealthMonitor, HealthSettings
+from deviceplugin.injection import Injection
+from deviceplugin.inventory import Inventory, MigUse
+from deviceplugin.nvml import Nvml
+from deviceplugin.patience import Limits
+from deviceplugin.podresources import PodResources
+from deviceplugin.readback import Readback, Tempo
+from deviceplugin.records import Records
+from deviceplugin.registration import Registrar
+from deviceplugin.server import DevicePlugin, PluginServer
+from gpuslice.contract.ledger import Ledger
+from gpuslice.contract.names import NodeName, ResourceName
+from gpuslice.runtime import logs
+from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.settings import Settings
+
+log = logs.get(__name__)
+
+DRAIN_SECONDS: Final = 20.0
+"""For kubelet to take up the pods that are bound already: within a pod's 30 s to end."""
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return what the agent goes by."""
+    return Rules(
+        resource=ResourceName(settings.resource_name),
+        slice_rule=settings.slice_rule,
+        shares=settings.standing_shares,
+        default_gpu_memory_mib=settings.default_gpu_memory_mib,
+        mode=settings.mode,
+        limits=Limits(
+            pod_gone=settings.force_deleted_seconds, reservation=settings.reservation_seconds
+        ),
+        reconcile_seconds=settings.device_plugin.reconcile_seconds,
+    )
+
+
+class Daemon:
+    """All threads of one device plugin."""
+
+    def __init__(
+        self,
+        node: NodeName,
+        settings: Settings,
+        client: KubeClient,
+        *,
+        telling: Telling | None = None,
+    ) -> None:
+        """Put the parts together; nothing runs yet."""
+        own, clock = settings.device_plugin, time.monotonic
+        resource = ResourceName(settings.resource_name)
+        self.board = DeviceBoard()
+        self.allocator = Allocator(Ledger(node=node, gpus=(), serving=False), clock=clock)
+        self.monitor = HealthMonitor(
+            Nvml(Path(own.driver_root), mig=MigUse(own.mig)),
+            settings=HealthSettings(
+                ignored_xids=frozenset(own.ignored_xids), poll_seconds=own.health_poll_seconds
+            ),
+            on_change=lambda _: self._on_inventory(),
+        )
+        folder = own.plugin_path
+        self._pod_resources = PodResources(own.pod_resources_path, resource)
+        self.readback = Readback(
+            lambda: checkpoint.read(folder / checkpoint.FILE_NAME, resource),
+            self._pod_resources,
+            is_granting=lambda: bool(self.allocator.view.in_flight),
+            on_change=self._on_change,
+            clock=clock,
+            on_problem=lambda problem: log.warning("kubelet_not_read", error=problem),
+            tempo=Tempo(idle=own.reconcile_seconds),
+        )
+        self._errands = Errands()
+        self.caches = Caches(client, node, on_change=self._on_change)
+        self.agent = Agent(
+            node,
+            rules_of(settings),
+            records=Records(client, node),
+            caches=self.caches,
+            allocator=self.allocator,
+            board=self.board,
+            readback=self.readback,
+            errands=self._errands,
+            inventory=self._inventory,
+            clock=clock,
+            telling=telling,
+        )
+        injection = Injection(hints=settings.hints.frameworks)
+
+        def new_server(socket: Path) -> PluginServer:
+            servicer = DevicePlugin(self.board, self.allocator, injection)
+            return PluginServer(servicer, self.board, socket)
+
+        self.registrar = Registrar(
+            folder, resource, self.board, new_server, on_event=self._on_registration
+        )
+        self._folder_watch = FolderWatch(folder, self._on_folder)
+        self.board.on_streaming = self._on_streaming
+        self.allocator.look_again = self.agent.look_again
+        self.allocator.on_grant = self._on_grant
+
+    # --- life
+
+    def start(self) -> None:
+        """Begin: what kubelet needs first, and nothing waits for the API server."""
+        self.monitor.start()
+        self.registrar.start()
+        self.readback.start()
+        self._folder_watch.start()
+        self._errands.start()
+        self.caches.start()
+        self.agent.start()
+
+    def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """End in the order that fails no pod: first nobody counts on us, then we go."""
+        if not self.agent.drain(drain_seconds):
+            log.warning("drain_incomplete", seconds=drain_seconds, problem=self.agent.problem)
+        self.registrar.stop()
+        self.agent.stop()
+        self._errands.stop()
+        self.caches.stop()
+        self._folder_watch.stop()
+        self.readback.stop()
+        self._pod_resources.close()
+        self.monitor.stop()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What this plugin waits for, by what it is; empty when all is well."""
+        said = {
+            "driver": self.monitor.problem,
+            "kubelet": "" if self.board.streaming else "kubelet has no stream open",
+            "api-server": self.agent.problem,
+        }
+        return {what: problem for what, problem in said.items() if problem}
+
+    # --- what wakes what
+
+    def _inventory(self) -> Inventory | None:
+        return self.monitor.inventory if self.monitor.wait_ready(0) else None
+
+    def _on_change(self) -> None:
+        self.agent.wake()
+
+    def _on_inventory(self) -> None:
+        # Here and now: the agent's own thread may be waiting for the API server.
+        self.agent.decide()
+        self.registrar.wake()
+        self.agent.wake()
+
+    def _on_streaming(self) -> None:
+        self.registrar.wake()
+        self.agent.wake()
+
+    def _on_folder(self) -> None:
+        self.registrar.wake()
+        self.readback.wake()
+
+    def _on_grant(self, grant: Grant) -> None:
+        log.info(
+            "slices_allocated",
+            share=str(grant.share),
+            slices=len(grant.tokens),
+            gpu_uuid=[part.gpu for part in grant.shape],
+        )
+        self.readback.wake()
+
+    def _on_registration(self, event: str, detail: str) -> None:
+        if event == "registered":
+            log.info("registered", socket=detail)
+        else:
+            log.warning("not_registered", cause=event, detail=detail)
