@@ -19,7 +19,7 @@ from gpuslice.sim.kubelet import containers
 
 KILLED_EXIT_CODE: Final = 137
 RESTART_SECONDS: Final = 0.1
-"""At least this lies between two starts of a container: ``sleep 0`` must not spin."""
+"""This lies between the end of a container and its next start: ``sleep 0`` must not spin."""
 
 Kind = Literal["init", "sidecar", "app"]
 
@@ -121,16 +121,17 @@ class PodRun:
                 return part
             if part.kind == "init" and part.ended_at is None:
                 return None
-            again = part.kind == "sidecar" or (part.kind == "app" and self.restarts_always)
-            if again and part.ended_at is not None:
+            if part.ended_at is not None and self._starts_again(part):
                 return part
         return None
+
+    def _starts_again(self, part: ContainerRun) -> bool:
+        return part.kind == "sidecar" or (part.kind == "app" and self.restarts_always)
 
     def start(self, part: ContainerRun, now: float) -> None:
         """Start a container, for the first time or again."""
         if part.started_at is not None:
             part.restarts += 1
-            self.begins_at = now + RESTART_SECONDS
         seconds = containers.run_seconds(part.spec)
         if seconds is None and part.kind == "init":
             seconds = 0.0
@@ -151,6 +152,8 @@ class PodRun:
         due = [part for part in self.running if part.ends_at is not None and part.ends_at <= now]
         for part in due:
             part.ended_at = part.ends_at
+            if self._starts_again(part):
+                self.begins_at = now + RESTART_SECONDS
         apps_done = not self.restarts_always and all(
             part.ended_at is not None for part in self.apps
         )
