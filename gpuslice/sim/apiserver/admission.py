@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gpuslice.sim.apiserver import failures, objects, patching, policies, reviews, webhooks
+from gpuslice.sim.apiserver import failures, patching, policies, reviews, webhooks
 from gpuslice.sim.apiserver.callout import Callout
+from gpuslice.sim.apiserver.decoding import decode
 from gpuslice.sim.apiserver.kinds import (
     MUTATING_HOOKS,
     NAMESPACES,
@@ -107,7 +108,7 @@ class WebhookAdmission:
             return attributes
         try:
             patched = patching.apply_json_patch(attributes.content, orjson.loads(verdict.patch))
-            content = objects.decode_check(attributes.kind, patched)
+            content = decode(attributes.kind, patched)
         except (patching.PatchError, orjson.JSONDecodeError, failures.ApiError) as err:
             # The webhook has answered: its failurePolicy, which is about calls, doesn't help.
             raise failures.internal(str(err)) from err

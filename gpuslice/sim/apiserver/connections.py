@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
@@ -116,6 +117,11 @@ class Connection(BaseHTTPRequestHandler):
             )
         except failures.ApiError as err:
             outcome = refused(err)
+        except OSError:
+            raise  # the client is gone
+        except Exception as err:  # noqa: BLE001 - as a real server: a fault in it is a 500
+            traceback.print_exc()
+            outcome = refused(failures.internal(repr(err)))
         if isinstance(outcome, Answer):
             self._send(outcome, warnings)
         else:

@@ -41,50 +41,6 @@ def is_qualified(name: str) -> bool:
     return len(rest) <= 63 and _NAME_PART.fullmatch(rest) is not None
 
 
-def decode_check(kind: Kind, content: Any) -> Json:
-    """Refuse what a typed decoder would: no object, another kind, texts that are none.
-
-    Raises:
-        ApiError: 400.
-    """
-    if not isinstance(content, dict):
-        raise failures.bad_request("the object provided is unrecognized: it is no JSON object")
-    said = (content.get("apiVersion", ""), content.get("kind", ""))
-    if said not in {(kind.api_version, kind.kind), ("", ""), ("", kind.kind)}:
-        raise failures.bad_request(
-            f"{said[0]}, Kind={said[1]} in the body can't be handled as "
-            f"{kind.api_version}, Kind={kind.kind} of the path"
-        )
-    meta = content.get("metadata")
-    if meta is None:
-        meta = {}
-    if not isinstance(meta, dict):
-        raise failures.bad_request("metadata must be an object")
-    for field in ("name", "generateName", "namespace", "resourceVersion", "uid"):
-        _text_or_absent(kind, meta, field)
-    for field in ("labels", "annotations"):
-        pairs = meta.get(field)
-        if pairs is not None and not isinstance(pairs, dict):
-            raise _undecodable(kind, f"metadata.{field}", pairs)
-        for value in (pairs or {}).values():
-            if value is not None and not isinstance(value, str):
-                raise _undecodable(kind, f"metadata.{field}", value)
-    meta = {key: value for key, value in meta.items() if value is not None}
-    return {**content, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta}
-
-
-def _text_or_absent(kind: Kind, meta: Json, field: str) -> None:
-    if not isinstance(meta.get(field, ""), str | None):
-        raise _undecodable(kind, f"metadata.{field}", meta[field])
-
-
-def _undecodable(kind: Kind, field: str, value: Any) -> failures.ApiError:
-    return failures.bad_request(
-        f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-        f"{field} takes text, not {type(value).__name__}"
-    )
-
-
 def named(kind: Kind, content: Json, *, namespace: str, name: str = "") -> Json:
     """Fill in the namespace and name of the path.
 

@@ -50,7 +50,7 @@ class ApiServer:
         *,
         tls: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        history_limit: int = 5_000,
+        history_limit: int = 2_000,
         bookmark_seconds: float = 10.0,
         resolve_service: Callable[[str, str, int], tuple[str, int]] | None = None,
     ) -> None:

@@ -44,8 +44,9 @@ class Store:
         history_limit: changes kept per resource for watches that start in the past.
     """
 
-    def __init__(self, *, history_limit: int = 5_000) -> None:
+    def __init__(self, *, history_limit: int = 2_000) -> None:
         self._lock = threading.RLock()
+        self._telling = threading.RLock()
         self._version = 0
         self._objects: dict[Resource, dict[Key, Stored]] = defaultdict(dict)
         self._histories: dict[Resource, History] = defaultdict(lambda: History(history_limit))
@@ -57,7 +58,7 @@ class Store:
         return self._version
 
     def get(self, resource: Resource, namespace: str, name: str) -> Stored | None:
-        return self._objects[resource].get((namespace, name))
+        return self._objects.get(resource, {}).get((namespace, name))
 
     def select(
         self, resource: Resource, namespace: str = "", matches: Matcher | None = None
@@ -204,8 +205,10 @@ class Store:
         self._observers[resource].append(changed)
 
     def _tell(self, resource: Resource) -> None:
+        # One at a time: whoever is last reads the newest state, so the newest state prevails.
         for changed in self._observers.get(resource, ()):
-            changed()
+            with self._telling:
+                changed()
 
     def _link(
         self, resource: Resource, key: Key, before: Stored | None, now: Stored | None

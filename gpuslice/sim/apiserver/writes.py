@@ -10,6 +10,7 @@ import orjson
 
 from gpuslice.sim.apiserver import binding, failures, objects, patching
 from gpuslice.sim.apiserver.calls import Admission, Answer, Attributes, Call, Target
+from gpuslice.sim.apiserver.decoding import decode
 from gpuslice.sim.apiserver.kinds import BINDINGS, NAMESPACES, PODS
 from gpuslice.sim.apiserver.rules import rules_of
 from gpuslice.sim.apiserver.store import StaleError, Store
@@ -57,7 +58,7 @@ class Writes:
         if target.name:
             raise failures.not_allowed()
         kind, rules = target.kind, rules_of(target.kind)
-        content = objects.decode_check(kind, call.json())
+        content = decode(kind, call.json())
         if content["metadata"].get("resourceVersion"):
             raise failures.bad_request("resourceVersion should not be set on objects to be created")
         content = objects.named(kind, objects.wiped(content), namespace=target.namespace)
@@ -90,7 +91,7 @@ class Writes:
 
     def update(self, call: Call) -> Answer:
         kind = call.target.kind
-        content = objects.decode_check(kind, call.json())
+        content = decode(kind, call.json())
         content = objects.named(
             kind, content, namespace=call.target.namespace, name=call.target.name
         )
@@ -115,7 +116,7 @@ class Writes:
 
         def change(before: Json) -> Json:
             try:
-                content = objects.decode_check(kind, apply(before, patch))
+                content = decode(kind, apply(before, patch))
             except patching.PatchError as err:
                 raise failures.ApiError(
                     422, "Invalid", f"the server rejected our request: {err}"
@@ -252,7 +253,7 @@ class Writes:
 
     def _bind(self, call: Call) -> Answer:
         target = call.target
-        content = objects.decode_check(BINDINGS, call.json())
+        content = decode(BINDINGS, call.json())
         content = objects.named(BINDINGS, content, namespace=target.namespace, name=target.name)
         name = content["metadata"].get("name", "")
         self._check_namespace(target)
@@ -284,7 +285,7 @@ class Writes:
     def _evict(self, call: Call) -> Answer:
         content = call.json()
         eviction = replace(BINDINGS, group="policy", kind="Eviction", plural="evictions")
-        content = objects.decode_check(eviction, content)
+        content = decode(eviction, content)
         content = objects.named(
             eviction, content, namespace=call.target.namespace, name=call.target.name
         )

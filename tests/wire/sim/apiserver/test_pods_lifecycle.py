@@ -65,6 +65,26 @@ def test_wrong_resources_are_refused(client: Client, resources: Json, said: str)
     assert "spec.containers[0].resources" in answer.body["message"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"spec": "text"}, id="spec"),
+        pytest.param({"spec": {"containers": {"name": "a"}}}, id="containers"),
+        pytest.param({"spec": {"containers": [None]}}, id="a null container"),
+        pytest.param({"spec": {"containers": [{"name": 1}]}}, id="a name"),
+        pytest.param({"spec": {"containers": [{"resources": []}]}}, id="resources"),
+        pytest.param({"spec": {"containers": [{"resources": {"limits": "5"}}]}}, id="limits"),
+        pytest.param({"spec": {"terminationGracePeriodSeconds": "5"}}, id="grace"),
+        pytest.param({"metadata": "p"}, id="metadata"),
+        pytest.param({"metadata": {"labels": ["a"]}}, id="labels"),
+        pytest.param({"metadata": {"ownerReferences": {}}}, id="owners"),
+    ],
+)
+def test_what_no_typed_decoder_would_take_is_a_bad_request(client: Client, change: Json) -> None:
+    assert client.post(PODS, {**build_pod(), **change}).why == (400, "BadRequest")
+    assert client.names(PODS) == []
+
+
 @pytest.mark.parametrize("value", ["2", "2k", "2e3", 2, "2000m"])
 def test_whole_numbers_are_taken_however_they_are_written(client: Client, value: Any) -> None:
     assert client.post(PODS, build_sharing(limits={SLICES: value})).code == 201
