@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from gpuslice.cli.kinds import CRD, DEFAULT_NAMESPACE, Kind, UnknownKindError, kind_of
+from gpuslice.cli.kinds import DEFAULT_NAMESPACE, UnknownKindError, resource_of, singular
 from gpuslice.cli.manifests import Manifest
+from gpuslice.runtime.kube.errors import NotFoundError
+from gpuslice.runtime.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
 Json = Mapping[str, Any]
 
@@ -16,25 +18,29 @@ _FIRST: Final = ("Namespace", "CustomResourceDefinition")
 
 
 class Api(Protocol):
-    """What these commands need of an API server; paths start with ``/api``."""
+    """What these commands need of an API server: `KubeClient`, or an imitation."""
 
-    def read(self, path: str) -> dict[str, Any] | None:
-        """Return an object or a list, None where there is none."""
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
+        """Return an object."""
 
-    def create(self, path: str, body: Json) -> dict[str, Any]:
-        """Create an object in a collection."""
+    def list(self, resource: Resource, *, namespace: str = "") -> tuple[dict[str, Any], ...]:
+        """Return all objects of a kind."""
 
-    def merge(self, path: str, body: Json) -> dict[str, Any]:
+    def create(self, resource: Resource, thing: Json, *, namespace: str = "") -> dict[str, Any]:
+        """Create an object."""
+
+    def patch(
+        self, resource: Resource, name: str, patch: Json, *, namespace: str = ""
+    ) -> dict[str, Any]:
         """Merge a body into an object."""
 
-    def delete(self, path: str) -> bool:
-        """Delete an object, and return whether there was one."""
+    def delete(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
+        """Delete an object."""
 
 
 def definitions(api: Api) -> Sequence[Json]:
     """Return the cluster's custom resource definitions."""
-    found = api.read(CRD.path()) or {}
-    return tuple(found.get("items") or ())
+    return api.list(CUSTOM_RESOURCE_DEFINITIONS)
 
 
 def in_order(manifests: Sequence[Manifest]) -> list[Manifest]:
@@ -42,8 +48,13 @@ def in_order(manifests: Sequence[Manifest]) -> list[Manifest]:
     return sorted(manifests, key=lambda manifest: manifest.kind not in _FIRST)
 
 
-def apply(api: Api, manifest: Manifest, namespace: str | None) -> str:
+def apply(api: Api, manifest: Manifest, namespace: str | None = None) -> str:
     """Create an object, or merge its manifest into the one that is there.
+
+    Args:
+        api: where to.
+        manifest: the object.
+        namespace: for an object that names none.
 
     Returns:
         What happened, as kubectl says it; e.g. ``pod/a created``.
@@ -51,36 +62,40 @@ def apply(api: Api, manifest: Manifest, namespace: str | None) -> str:
     Raises:
         UnknownKindError: where the cluster serves no such kind.
     """
-    kind, where = _located(api, manifest, namespace)
-    called = f"{kind.singular}/{manifest.name}"
+    resource, where = _located(api, manifest, namespace)
+    called = f"{singular(resource)}/{manifest.name}"
     if "name" not in manifest.body["metadata"]:
-        made = api.create(kind.path(where), manifest.body)
-        return f"{kind.singular}/{made['metadata']['name']} created"
-    path = kind.path(where, manifest.name)
-    before = api.read(path)
-    if before is None:
-        api.create(kind.path(where), manifest.body)
+        made = api.create(resource, manifest.body, namespace=where)
+        return f"{singular(resource)}/{made['metadata']['name']} created"
+    try:
+        before = api.get(resource, manifest.name, namespace=where)
+    except NotFoundError:
+        api.create(resource, manifest.body, namespace=where)
         return f"{called} created"
-    after = api.merge(path, manifest.body)
+    after = api.patch(resource, manifest.name, manifest.body, namespace=where)
     versions = [each["metadata"].get("resourceVersion") for each in (before, after)]
     return f"{called} {'unchanged' if versions[0] == versions[1] else 'configured'}"
 
 
-def delete(api: Api, manifest: Manifest, namespace: str | None) -> str:
+def delete(api: Api, manifest: Manifest, namespace: str | None = None) -> str:
     """Delete an object of a manifest, and return what happened."""
-    kind, where = _located(api, manifest, namespace)
-    return delete_named(api, kind, manifest.name, where)
+    resource, where = _located(api, manifest, namespace)
+    return delete_named(api, resource, manifest.name, where)
 
 
-def delete_named(api: Api, kind: Kind, name: str, namespace: str | None) -> str:
+def delete_named(api: Api, resource: Resource, name: str, namespace: str | None = None) -> str:
     """Delete an object by its name, and return what happened."""
-    there = api.delete(kind.path(namespace or DEFAULT_NAMESPACE, name))
-    return f"{kind.singular}/{name} {'deleted' if there else 'not found'}"
-
-
-def _located(api: Api, manifest: Manifest, namespace: str | None) -> tuple[Kind, str]:
+    called = f"{singular(resource)}/{name}"
     try:
-        kind = kind_of(manifest.body)
+        api.delete(resource, name, namespace=namespace or DEFAULT_NAMESPACE)
+    except NotFoundError:
+        return f"{called} not found"
+    return f"{called} deleted"
+
+
+def _located(api: Api, manifest: Manifest, namespace: str | None) -> tuple[Resource, str]:
+    try:
+        resource = resource_of(manifest.body)
     except UnknownKindError:
-        kind = kind_of(manifest.body, definitions(api))
-    return kind, manifest.namespace or namespace or DEFAULT_NAMESPACE
+        resource = resource_of(manifest.body, definitions(api))
+    return resource, manifest.namespace or namespace or DEFAULT_NAMESPACE

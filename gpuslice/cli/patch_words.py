@@ -13,6 +13,8 @@ _KEYED: Final = ("labels", "annotations", "limits", "requests", "nodeSelector")
 """Maps whose keys people know by name: shown as ``labels["key"]``."""
 _NAMED: Final = ("containers", "initContainers")
 """Lists whose members people know by name: shown as ``containers["name"]``."""
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_OPERATORS: Final = {"Gt": "above", "Lt": "below", "In": "in"}
 
 
 def lines_of(pod: Json, operations: Sequence[Json]) -> list[str]:
@@ -25,11 +27,23 @@ def lines_of(pod: Json, operations: Sequence[Json]) -> list[str]:
     return [line for operation in operations for line in _lines(pod, operation)]
 
 
+def _preference(term: Json) -> str:
+    expressions = " and ".join(
+        f"{each['key']} {_OPERATORS.get(each['operator'], each['operator'])} "
+        f"{', '.join(each.get('values') or ())}".rstrip()
+        for each in term["preference"]["matchExpressions"]
+    )
+    return f"prefers nodes with {expressions} (weight {term['weight']})"
+
+
 def _lines(pod: Json, operation: Json) -> Iterator[str]:
     path = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
     before = _value_at(pod, path)
     if operation["op"] == "remove":
         yield f"removes {_shown_path(pod, path)} (was {_shown(before)})"
+        return
+    if path[-2:] == [_PREFERRED, "-"]:
+        yield _preference(operation["value"])
         return
     for leaf, value in _leaves(path, operation["value"]):
         where = _shown_path(pod, leaf)
@@ -46,7 +60,7 @@ def _leaves(path: list[str], value: object) -> Iterator[tuple[list[str], object]
     if isinstance(value, Mapping) and value and path[-1] != "-":
         for key, inner in value.items():
             yield from _leaves([*path, str(key)], inner)
-    elif value != {}:  # an empty map only makes room for what follows
+    elif value not in ({}, []):  # an empty one only makes room for what follows
         yield path, value
 
 

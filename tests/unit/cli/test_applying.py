@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gpuslice.cli.applying import apply, delete, delete_named, in_order
-from gpuslice.cli.kinds import POD, UnknownKindError, kind_named, kind_of
+from gpuslice.cli.kinds import UnknownKindError, resource_named, resource_of
 from gpuslice.cli.manifests import Manifest, read_manifests
+from gpuslice.runtime.kube.errors import NotFoundError
+from gpuslice.runtime.kube.resources import PODS, Resource
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Objects:
@@ -34,21 +35,32 @@ class Objects:
         self.kept[path] = {**body, "metadata": metadata}
         return self.kept[path]
 
-    def read(self, path: str) -> dict[str, Any] | None:
-        if path == DEFINITIONS:
-            return {"items": [each for key, each in self.kept.items() if key.startswith(path)]}
-        return self.kept.get(path)
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
+        path = resource.path(namespace=namespace, name=name)
+        if path not in self.kept:
+            raise NotFoundError(path, code=404)
+        return self.kept[path]
 
-    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        metadata = body["metadata"]
+    def list(self, resource: Resource, *, namespace: str = "") -> tuple[dict[str, Any], ...]:
+        path = resource.path(namespace=namespace)
+        return tuple(each for key, each in self.kept.items() if key.startswith(path))
+
+    def create(
+        self, resource: Resource, thing: Mapping[str, Any], *, namespace: str = ""
+    ) -> dict[str, Any]:
+        metadata = thing["metadata"]
         name = metadata.get("name") or f"{metadata['generateName']}x"
-        return self._keep(f"{path}/{name}", {**body, "metadata": {**metadata, "name": name}})
+        path = resource.path(namespace=namespace, name=name)
+        return self._keep(path, {**thing, "metadata": {**metadata, "name": name}})
 
-    def merge(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._keep(path, body)
+    def patch(
+        self, resource: Resource, name: str, patch: Mapping[str, Any], *, namespace: str = ""
+    ) -> dict[str, Any]:
+        return self._keep(resource.path(namespace=namespace, name=name), patch)
 
-    def delete(self, path: str) -> bool:
-        return self.kept.pop(path, None) is not None
+    def delete(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
+        self.get(resource, name, namespace=namespace)
+        return self.kept.pop(resource.path(namespace=namespace, name=name))
 
 
 def pod(name: str, **metadata: Any) -> Manifest:
@@ -58,17 +70,17 @@ def pod(name: str, **metadata: Any) -> Manifest:
 
 def test_an_object_is_created_once_and_then_unchanged_until_it_changes() -> None:
     api = Objects()
-    assert apply(api, pod("a"), None) == "pod/a created"
-    assert apply(api, pod("a"), None) == "pod/a unchanged"
+    assert apply(api, pod("a")) == "pod/a created"
+    assert apply(api, pod("a")) == "pod/a unchanged"
     changed = Manifest(source="-", body={**pod("a").body, "spec": {"x": 1}})
-    assert apply(api, changed, None) == "pod/a configured"
+    assert apply(api, changed) == "pod/a configured"
 
 
 def test_the_manifests_own_namespace_wins_over_the_commands() -> None:
     api = Objects()
     apply(api, pod("a", namespace="own"), "asked")
     apply(api, pod("b"), "asked")
-    apply(api, pod("c"), None)
+    apply(api, pod("c"))
     assert list(api.kept) == [
         "/api/v1/namespaces/own/pods/a",
         "/api/v1/namespaces/asked/pods/b",
@@ -78,7 +90,7 @@ def test_the_manifests_own_namespace_wins_over_the_commands() -> None:
 
 def test_a_prefix_gets_its_name_from_the_server() -> None:
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "job-"}}
-    assert apply(Objects(), Manifest(source="-", body=body), None) == "pod/job-x created"
+    assert apply(Objects(), Manifest(source="-", body=body)) == "pod/job-x created"
 
 
 def test_the_queues_of_the_examples_apply_once_their_definition_is_there() -> None:
@@ -87,8 +99,8 @@ def test_the_queues_of_the_examples_apply_once_their_definition_is_there() -> No
         queues = read_manifests(str(EXAMPLES / "queues.yaml"), nothing)
         crds = read_manifests(str(EXAMPLES / "crds"), nothing)
     with pytest.raises(UnknownKindError, match=r"serves no Queue of scheduling\.run\.ai/v2"):
-        apply(api, queues[0], None)
-    said = [apply(api, manifest, None) for manifest in in_order([*queues, *crds])]
+        apply(api, queues[0])
+    said = [apply(api, manifest) for manifest in in_order([*queues, *crds])]
     assert said == [
         "customresourcedefinition/queues.scheduling.run.ai created",
         "queue/default created",
@@ -99,18 +111,18 @@ def test_the_queues_of_the_examples_apply_once_their_definition_is_there() -> No
 
 def test_deleting_says_whether_there_was_one() -> None:
     api = Objects()
-    apply(api, pod("a"), None)
-    assert delete(api, pod("a"), None) == "pod/a deleted"
-    assert delete_named(api, POD, "a", None) == "pod/a not found"
+    apply(api, pod("a"))
+    assert delete(api, pod("a")) == "pod/a deleted"
+    assert delete_named(api, PODS, "a") == "pod/a not found"
 
 
 @pytest.mark.parametrize("text", ["pods", "pod", "po", "Pod"])
 def test_a_kind_has_the_names_that_people_use(text: str) -> None:
-    assert kind_named(text) is POD
+    assert resource_named(text) is PODS
 
 
 def test_kinds_that_are_not_there_are_refused_with_examples() -> None:
     with pytest.raises(UnknownKindError, match=r'no kind "pud" here; e\.g\. pods, nodes, gpunodes'):
-        kind_named("pud")
+        resource_named("pud")
     with pytest.raises(UnknownKindError, match="is its definition applied"):
-        kind_of({"apiVersion": "x/v1", "kind": "Y"})
+        resource_of({"apiVersion": "x/v1", "kind": "Y"})

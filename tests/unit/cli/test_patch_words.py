@@ -48,6 +48,24 @@ POD = {
             id="an appended member stays whole",
         ),
         pytest.param(
+            {
+                "op": "add",
+                "path": "/spec/affinity/nodeAffinity/"
+                "preferredDuringSchedulingIgnoredDuringExecution/-",
+                "value": {
+                    "weight": 20,
+                    "preference": {
+                        "matchExpressions": [
+                            {"key": "room", "operator": "Gt", "values": ["49"]},
+                            {"key": "room", "operator": "Lt", "values": ["60"]},
+                        ]
+                    },
+                },
+            },
+            ["prefers nodes with room above 49 and room below 60 (weight 20)"],
+            id="a preference in words",
+        ),
+        pytest.param(
             {"op": "replace", "path": "/metadata/labels/app", "value": "x"}, [], id="no change"
         ),
     ],
