@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from deviceplugin import inventory as inventories
 from deviceplugin import publication, stock
@@ -53,14 +53,11 @@ class Rules:
     reconcile_seconds: float
 
 
-class Telling:
-    """What people are told, by whoever knows how; this one tells nobody."""
+class Telling(Protocol):
+    """Tells people, by whatever means."""
 
     def repaired(self, note: Note) -> None:
         """Tell of a repair."""
-
-    def published(self, ledger: Ledger) -> None:
-        """Tell of the ledger that the Node's fits were computed from."""
 
     def sells_whole_gpus(self, count: int) -> None:
         """Tell that another plugin sells this node's GPUs as a whole."""
@@ -82,7 +79,7 @@ class Agent:
         errands: Errands,
         inventory: Callable[[], Inventory | None],
         clock: Callable[[], float],
-        telling: Telling | None = None,
+        telling: Telling,
     ) -> None:
         """Be ready to start.
 
@@ -109,7 +106,7 @@ class Agent:
         self._errands = errands
         self._inventory = inventory
         self._clock = clock
-        self._telling = telling or Telling()
+        self._telling = telling
         self._patience = Patience(rules.limits)
         self._viewing = threading.RLock()
         self._woken = threading.Condition()
@@ -305,7 +302,6 @@ class Agent:
         )
         if patch is not None:
             self._caches.nodes.put_back(self._records.patch_node(patch))
-        self._telling.published(ledger)
         reserved = any(claim.state is ClaimState.RESERVED for claim in ledger.claims)
         if self._draining and not ledger.serving and not reserved:
             self._drained.set()

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from deviceplugin.daemon import Daemon
+from deviceplugin.daemon import DRAIN_SECONDS, Daemon
 from gpuslice.contract.names import NodeName
 from gpuslice.runtime import logs, settings
 from gpuslice.runtime.kube import config
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.errors import ConfigError
+from gpuslice.runtime.lifecycle import Lifecycle
+from gpuslice.runtime.metrics import Metrics
+from gpuslice.runtime.status_server import StatusServer
 
 log = logs.get(__name__)
 
@@ -52,7 +52,9 @@ def command(
     except (settings.SettingsError, ConfigError) as error:
         raise click.ClickException(str(error)) from error
     logs.configure(chosen.log.level, chosen.log.format)
-    serve(Daemon(NodeName(node_name), chosen, client))
+    status = serve(NodeName(node_name), chosen, client)
+    if status:
+        raise SystemExit(status)
 
 
 def _camel(flag: str) -> str:
@@ -60,23 +62,20 @@ def _camel(flag: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
-def serve(daemon: Daemon) -> None:
-    """Run until SIGTERM or SIGINT, then end in order; a second one ends at once."""
-    told = threading.Event()
-
-    def on_signal(number: int, _frame: object) -> None:
-        if told.is_set():
-            os._exit(128 + number)
-        told.set()
-
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, on_signal)
+def serve(node: NodeName, chosen: settings.Settings, client: KubeClient) -> int:
+    """Run until a signal; return the exit status."""
+    metrics = Metrics("device-plugin")
+    daemon = Daemon(node, chosen, client, metrics)
+    life = Lifecycle()
+    life.catch_signals()
+    status = StatusServer(
+        metrics.registry, ready=daemon.ready, port=chosen.device_plugin.metrics_port
+    ).start()
+    life.add("status", status.stop)
     daemon.start()
-    log.info("started")
-    told.wait()
-    log.info("stopping")
-    daemon.stop()
-    log.info("stopped")
+    life.add("device plugin", daemon.stop, deadline_seconds=DRAIN_SECONDS + 5)
+    log.info("started", node=node, metrics_port=status.port)
+    return life.run()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show(sys.stderr)
         return error.exit_code
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
     except click.Abort:
         return 130
     return 0

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from deviceplugin import checkpoint
-from deviceplugin.agent import Agent, Rules, Telling
+from deviceplugin import checkpoint, telling
+from deviceplugin.agent import Agent, Rules
 from deviceplugin.allocation import Grant
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
@@ -25,14 +25,18 @@ from deviceplugin.readback import Readback, Tempo
 from deviceplugin.records import Records
 from deviceplugin.registration import Registrar
 from deviceplugin.server import DevicePlugin, PluginServer
+from deviceplugin.telling import LedgerCollector, Reporter
 from gpuslice.contract.ledger import Ledger
 from gpuslice.contract.names import NodeName, ResourceName
 from gpuslice.runtime import logs
 from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.kube.events import EventRecorder
+from gpuslice.runtime.metrics import Metrics
 from gpuslice.runtime.settings import Settings
 
 log = logs.get(__name__)
 
+COMPONENT: Final = "gpuslice.dev/device-plugin"
 DRAIN_SECONDS: Final = 20.0
 """For kubelet to take up the pods that are bound already: within a pod's 30 s to end."""
 
@@ -60,8 +64,7 @@ class Daemon:
         node: NodeName,
         settings: Settings,
         client: KubeClient,
-        *,
-        telling: Telling | None = None,
+        metrics: Metrics,
     ) -> None:
         """Put the parts together; nothing runs yet."""
         own, clock = settings.device_plugin, time.monotonic
@@ -87,6 +90,9 @@ class Daemon:
             tempo=Tempo(idle=own.reconcile_seconds),
         )
         self._errands = Errands()
+        self._recorder = EventRecorder(client, component=COMPONENT, instance=node)
+        self._reporter = Reporter(node, metrics, self._recorder)
+        metrics.collect_with(LedgerCollector(node, self.allocator, lambda: self.board.streaming))
         self.caches = Caches(client, node, on_change=self._on_change)
         self.agent = Agent(
             node,
@@ -99,12 +105,12 @@ class Daemon:
             errands=self._errands,
             inventory=self._inventory,
             clock=clock,
-            telling=telling,
+            telling=self._reporter,
         )
         injection = Injection(hints=settings.hints.frameworks)
 
         def new_server(socket: Path) -> PluginServer:
-            servicer = DevicePlugin(self.board, self.allocator, injection)
+            servicer = DevicePlugin(self.board, self.allocator, injection, self._reporter)
             return PluginServer(servicer, self.board, socket)
 
         self.registrar = Registrar(
@@ -123,6 +129,7 @@ class Daemon:
         self.registrar.start()
         self.readback.start()
         self._folder_watch.start()
+        self._recorder.start()
         self._errands.start()
         self.caches.start()
         self.agent.start()
@@ -134,11 +141,16 @@ class Daemon:
         self.registrar.stop()
         self.agent.stop()
         self._errands.stop()
+        self._recorder.stop()
         self.caches.stop()
         self._folder_watch.stop()
         self.readback.stop()
         self._pod_resources.close()
         self.monitor.stop()
+
+    def ready(self) -> tuple[bool, str]:
+        """Return whether kubelet can use this plugin, and all that it waits for."""
+        return telling.state_of(self.problems, ready=self.board.streaming)
 
     @property
     def problems(self) -> dict[str, str]:
@@ -182,6 +194,7 @@ class Daemon:
         self.readback.wake()
 
     def _on_registration(self, event: str, detail: str) -> None:
+        self._reporter.registration(event)
         if event == "registered":
             log.info("registered", socket=detail)
         else:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import grpc
 
@@ -20,8 +22,15 @@ from protos.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
 THREADS: Final = 10
 """Each open stream keeps one; at least 8 must be left for calls."""
 
-Outcome = Callable[[str], None]
-"""Told how an Allocate ended: ``granted``, or a refusal's reason."""
+
+class Watcher(Protocol):
+    """Counts kubelet's calls."""
+
+    def outcome(self, result: str) -> None:
+        """Take how an Allocate ended: ``granted``, or a refusal's reason."""
+
+    def took(self, call: str, seconds: float) -> None:
+        """Take how long a call took."""
 
 
 class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
@@ -32,13 +41,13 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         board: DeviceBoard,
         allocator: Allocator,
         injection: Injection,
-        on_outcome: Outcome = lambda _: None,
+        watcher: Watcher,
     ) -> None:
         """Answer from a board, an allocator, and rules of what goes into a container."""
         self._board = board
         self._allocator = allocator
         self._injection = injection
-        self._on_outcome = on_outcome
+        self._watcher = watcher
 
     def GetDevicePluginOptions(  # noqa: N802 - the protocol's name
         self,
@@ -68,18 +77,19 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         context: grpc.ServicerContext,  # noqa: ARG002 - gRPC passes it
     ) -> api_pb2.PreferredAllocationResponse:
         """Prefer tokens; an error here would fail the pod."""
-        return api_pb2.PreferredAllocationResponse(
-            container_responses=[
-                api_pb2.ContainerPreferredAllocationResponse(
-                    deviceIDs=self._allocator.prefer(
-                        available=each.available_deviceIDs,
-                        must_include=each.must_include_deviceIDs,
-                        size=each.allocation_size,
+        with self._timed("GetPreferredAllocation"):
+            return api_pb2.PreferredAllocationResponse(
+                container_responses=[
+                    api_pb2.ContainerPreferredAllocationResponse(
+                        deviceIDs=self._allocator.prefer(
+                            available=each.available_deviceIDs,
+                            must_include=each.must_include_deviceIDs,
+                            size=each.allocation_size,
+                        )
                     )
-                )
-                for each in request.container_requests
-            ]
-        )
+                    for each in request.container_requests
+                ]
+            )
 
     def Allocate(  # noqa: N802 - the protocol's name
         self, request: api_pb2.AllocateRequest, context: grpc.ServicerContext
@@ -89,13 +99,22 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
             # kubelet takes an empty answer for an error, and keeps the tokens all the same.
             self._refuse(context, "empty", "a request for no container")
         answers = []
-        for each in request.container_requests:
-            answer = self._allocator.allocate(each.devices_ids)
-            if isinstance(answer, Refusal):
-                self._refuse(context, answer.reason.value, answer.message)
-            self._on_outcome("granted")
-            answers.append(self._injection.response(answer, self._allocator.view.ledger))
+        with self._timed("Allocate"):
+            for each in request.container_requests:
+                answer = self._allocator.allocate(each.devices_ids)
+                if isinstance(answer, Refusal):
+                    self._refuse(context, answer.reason.value, answer.message)
+                self._watcher.outcome("granted")
+                answers.append(self._injection.response(answer, self._allocator.view.ledger))
         return api_pb2.AllocateResponse(container_responses=answers)
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._watcher.took(call, time.perf_counter() - begun)
 
     def PreStartContainer(  # noqa: N802 - the protocol's name
         self,
@@ -106,7 +125,7 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         return api_pb2.PreStartContainerResponse()
 
     def _refuse(self, context: grpc.ServicerContext, reason: str, message: str) -> NoReturn:
-        self._on_outcome(reason)
+        self._watcher.outcome(reason)
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
