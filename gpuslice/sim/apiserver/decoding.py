@@ -66,6 +66,9 @@ def _metadata(kind: Kind, said: Any) -> Json:
                 key: _text(kind, f"metadata.{field}[{key}]", value)
                 for key, value in meta[field].items()
             }
+    for number, owner in enumerate(meta.get("ownerReferences", ())):
+        if not isinstance(owner, dict):
+            raise _undecodable(kind, f"metadata.ownerReferences[{number}]", owner)
     return meta
 
 

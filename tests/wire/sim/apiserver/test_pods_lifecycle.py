@@ -78,6 +78,7 @@ def test_wrong_resources_are_refused(client: Client, resources: Json, said: str)
         pytest.param({"metadata": "p"}, id="metadata"),
         pytest.param({"metadata": {"labels": ["a"]}}, id="labels"),
         pytest.param({"metadata": {"ownerReferences": {}}}, id="owners"),
+        pytest.param({"metadata": {"ownerReferences": ["a"]}}, id="an owner"),
     ],
 )
 def test_what_no_typed_decoder_would_take_is_a_bad_request(client: Client, change: Json) -> None:
