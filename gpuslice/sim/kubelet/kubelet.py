@@ -153,6 +153,10 @@ class Kubelet:
                 return self.bare.container_env(about.uid, container)
         raise KeyError(f"{namespace}/{pod}")
 
+    def finish(self, uid: str) -> None:
+        """Let the programs of a pod come to their end now."""
+        self._workers.finish(uid)
+
     def processes(self) -> tuple[tuple[str, str, str, str], ...]:
         """Return (pod UID, namespace, pod, container) of every process that is alive.
 

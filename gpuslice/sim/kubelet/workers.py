@@ -170,6 +170,16 @@ class PodWorkers:
                 work.kill_at = now + (self._timings.kill_seconds if alive else 0)
                 self._schedule(uid, work.kill_at)
 
+    def finish(self, uid: str) -> None:
+        """End a pod's containers now, as if their programs were done."""
+        with self._wake:
+            work = self._works.get(uid)
+            if work is not None:
+                now = self._monotonic()
+                for part in work.run.running:
+                    part.ends_at = now
+                self._schedule(uid, now)
+
     def uids(self) -> frozenset[str]:
         """Return the pods that have processes, or are yet to be let go."""
         with self._wake:
