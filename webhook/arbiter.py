@@ -10,16 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from gpuslice.contract import gpunode, names, pods
+from gpuslice.contract import gpunode, names
 from gpuslice.contract.ledger import Claim, Ledger
 from gpuslice.contract.placement import Policy
 from gpuslice.contract.pods import Ask
 from webhook import arbitration
 from webhook.arbitration import Decision, Deny, Grant, Pass, Wait
-
-Json = Mapping[str, Any]
+from webhook.sharingpods import SharingPod
 
 MAX_SWAPS: Final = 16
 """Attempts to write one ledger; each lost one means that another claim was written."""
@@ -27,12 +26,11 @@ MAX_SWAPS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One node's ledger, and the object that a change of it must be written against."""
+    """One node's ledger, and the version that a change of it must be written against."""
 
     ledger: Ledger
     version: int
-    """The object's resourceVersion."""
-    gpu_node: Json
+    """The `GpuNode`'s resourceVersion."""
 
 
 class SwapLostError(Exception):
@@ -65,10 +63,10 @@ class Ledgers(Protocol):
 class Pods(Protocol):
     """The pods that are bound."""
 
-    def known(self, binding: Binding) -> Json | None:
+    def known(self, binding: Binding) -> SharingPod | None:
         """Return the pod if it is a sharing pod that is known without asking anybody."""
 
-    def read(self, binding: Binding) -> Json | None:
+    def read(self, binding: Binding) -> SharingPod | None:
         """Return the pod, None where there is none (any more). Raises UnreachableError."""
 
     def departing(self, uids: Collection[names.PodUid]) -> frozenset[names.PodUid]:
@@ -123,8 +121,10 @@ class Patience:
     """For the Node to show the claim."""
     total_seconds: float = 2.7
     """All together: less than the API server waits for us (3 s)."""
-    waiters: int = 32
-    """Binds at once: they must never hold up admission."""
+    waiters: int = 16
+    """How many may wait for room at once; more are denied at once."""
+    binds: int = 96
+    """Of sharing pods, answered at once: they must never hold up admission."""
 
 
 class _Deadlines:
@@ -147,7 +147,6 @@ class Arbiter:
         ledgers: Ledgers,
         pods_source: Pods,
         nodes: Nodes,
-        slice_resource: str,
         policy: Policy,
         patience: Patience,
         clock: Callable[[], float],
@@ -158,7 +157,6 @@ class Arbiter:
             ledgers: of all nodes.
             pods_source: where pods are looked up.
             nodes: what the nodes show.
-            slice_resource: the setting `resourceName`.
             policy: for pods that name none.
             patience: how long a bind may take.
             clock: monotonic seconds.
@@ -166,11 +164,11 @@ class Arbiter:
         self._ledgers = ledgers
         self._pods = pods_source
         self._nodes = nodes
-        self._slice_resource = slice_resource
         self._policy = policy
         self._patience = patience
         self._clock = clock
         self._waiters = threading.BoundedSemaphore(patience.waiters)
+        self._binds = threading.BoundedSemaphore(patience.binds)
         self._locks: dict[names.NodeName, threading.Lock] = {}
         self._locks_guard = threading.Lock()
 
@@ -179,11 +177,11 @@ class Arbiter:
         if self._ledgers.snapshot(binding.node) is None:
             # The way of every pod without GPUs: two look-ups, nothing is asked.
             pod = self._pods.known(binding)
-            if pod is None or pods.ask(pod, self._slice_resource) is None:
+            if pod is None or pod.ask is None:
                 return Verdict(outcome="passed")
             return self._decided(binding, pod)
-        if not self._waiters.acquire(blocking=False):
-            message = f"{self._patience.waiters} binds are being answered already: try again"
+        if not self._binds.acquire(blocking=False):
+            message = f"{self._patience.binds} binds are being answered already: try again"
             return _denied(Deny(reason="busy", message=message))
         try:
             pod = self._pods.known(binding) or self._pods.read(binding)
@@ -195,20 +193,20 @@ class Arbiter:
             # Nothing is bound without its claim, whatever the failure policy says.
             return _denied(Deny(reason="unreachable", message=f"try again: {error}", code=503))
         finally:
-            self._waiters.release()
+            self._binds.release()
 
-    def _decided(self, binding: Binding, pod: Json) -> Verdict:
-        ask = pods.ask(pod, self._slice_resource)
+    def _decided(self, binding: Binding, pod: SharingPod) -> Verdict:
+        ask = pod.ask
         if ask is None:
-            if any(pods.asked_of(each, self._slice_resource) for each in pods.containers(pod)):
+            if pod.asks_slices:
                 message = (
-                    f"the pod asks for {self._slice_resource} and was not admitted by gpuslice: "
+                    "the pod asks for slices of a GPU and was not admitted by gpuslice: "
                     "create it again while the webhook is there"
                 )
                 return _denied(Deny(reason="not-admitted", message=message))
             return Verdict(outcome="passed")
-        if pods.node_name(pod) not in (None, binding.node):
-            message = f"the pod is bound to node {pods.node_name(pod)} already"
+        if pod.node not in (None, binding.node):
+            message = f"the pod is bound to node {pod.node} already"
             return _denied(Deny(reason="bound", message=message))
         deadlines = _Deadlines(self._clock, self._patience)
         for _ in range(MAX_SWAPS):
@@ -222,7 +220,7 @@ class Arbiter:
         return _denied(Deny(reason="contended", message=message))
 
     def _claimed(
-        self, binding: Binding, pod: Json, ask: Ask, deadlines: _Deadlines
+        self, binding: Binding, pod: SharingPod, ask: Ask, deadlines: _Deadlines
     ) -> tuple[Decision, int]:
         """Decide, wait where that helps, and write a grant; return the ledger's version too."""
         while True:
@@ -234,18 +232,23 @@ class Arbiter:
                         return decision, 0
                     return decision, self._ledgers.swap(snapshot, decision.ledger)
             version = 0 if snapshot is None else snapshot.version
-            left = deadlines.room_until - deadlines.now()
             if not isinstance(decision, Wait):
                 return decision, version
-            if (
-                left <= 0
-                or binding.dry_run
-                or not self._ledgers.wait_for_change(binding.node, version, left)
-            ):
+            left = deadlines.room_until - deadlines.now()
+            if binding.dry_run or not self._room_may_come(binding.node, version, left):
                 return decision.denial, version
 
+    def _room_may_come(self, node: names.NodeName, version: int, seconds: float) -> bool:
+        """Wait for a node's ledger to change; return whether it has."""
+        if seconds <= 0 or not self._waiters.acquire(blocking=False):
+            return False
+        try:
+            return self._ledgers.wait_for_change(node, version, seconds)
+        finally:
+            self._waiters.release()
+
     def _arbitrate(
-        self, binding: Binding, pod: Json, ask: Ask, snapshot: Snapshot | None
+        self, binding: Binding, pod: SharingPod, ask: Ask, snapshot: Snapshot | None
     ) -> Decision:
         ledger = None if snapshot is None else snapshot.ledger
         claims = () if ledger is None else ledger.claims
@@ -253,8 +256,8 @@ class Arbiter:
             ledger,
             ask,
             node=binding.node,
-            pod=pods.ref(pod),
-            policy=_placement(pod) or self._policy,
+            pod=pod.pod,
+            policy=pod.placement or self._policy,
             departing=self._pods.departing([claim.pod.uid for claim in claims]),
             others=self._ledgers.all(),
         )
@@ -316,8 +319,3 @@ class Arbiter:
 
 def _denied(denial: Deny, waited_seconds: float = 0.0) -> Verdict:
     return Verdict(denial=denial, outcome="denied", waited_for_room_seconds=waited_seconds)
-
-
-def _placement(pod: Json) -> Policy | None:
-    text = pods.annotations_of(pod).get(names.PLACEMENT)
-    return Policy(text) if text in set(Policy) else None

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the certificate good: renewed, trusted by the API server, and served by a new worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from gpuslice.runtime import logs
+from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.kube.errors import KubeError
+from webhook import certs, trust
+from webhook.certs import CertificateError, Leaf
+from webhook.trust import SecretPlace, TrustError
+
+log = logs.get(__name__)
+
+LOOK_SECONDS: Final = 30.0
+FIRST_LOOK_SECONDS: Final = 1.0
+"""While there is no webhook configuration yet: an installation creates it a moment later."""
+
+
+def now() -> datetime:
+    """Return the time of certificates."""
+    return datetime.now(UTC)
+
+
+class OwnCertificate:
+    """Mode ``self``: the pair is in a Secret, and our webhook configurations trust it."""
+
+    def __init__(self, client: KubeClient, place: SecretPlace, folder: Path) -> None:
+        """Keep where the pair is, and where the server reads it."""
+        self._client = client
+        self._place = place
+        self._folder = folder
+
+    def look(self) -> tuple[bool, bool]:
+        """Bring all in order; return whether the served pair changed, and whether all is there.
+
+        Raises:
+            KubeError, TrustError: where the API server doesn't let it.
+        """
+        pair = trust.ensure_pair(self._client, self._place, now())
+        # Trust first: a server that shows a leaf before it is trusted can't be called.
+        found = trust.ensure_bundles(self._client, pair.authority.certificate_pem)
+        return trust.write_files(self._folder, pair.leaf), found > 0
+
+
+class GivenCertificate:
+    """Mode ``files``: somebody else writes the pair, cert-manager for one."""
+
+    def __init__(self, folder: Path, served: Leaf | None = None) -> None:
+        """Keep the folder, and the leaf that is served from it now."""
+        self._folder = folder
+        self._served = served
+
+    def look(self) -> tuple[bool, bool]:
+        """Return whether there is another pair that can be served, and True.
+
+        Raises:
+            CertificateError: where the new pair is no good: the old one stays.
+        """
+        leaf = trust.read_files(self._folder)
+        if leaf == self._served:
+            return False, True
+        certs.check(leaf, now())
+        changed = self._served is not None
+        self._served = leaf
+        return changed, True
+
+
+class CertificateKeeper:
+    """Looks again and again; one thread of the worker."""
+
+    def __init__(
+        self, certificate: OwnCertificate | GivenCertificate, serve_anew: Callable[[], object]
+    ) -> None:
+        """Keep what to look at, and what to do when another pair is to be served."""
+        self._certificate = certificate
+        self._serve_anew = serve_anew
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        pause = 0.0
+        problem = ""
+        while not self._stopping.wait(pause):
+            pause = FIRST_LOOK_SECONDS
+            try:
+                changed, complete = self._certificate.look()
+            except (KubeError, TrustError, CertificateError) as error:
+                if str(error) != problem:
+                    log.warning("certificate_not_kept", error=str(error))
+                problem = str(error)
+                continue
+            problem = ""
+            if complete:
+                pause = LOOK_SECONDS
+            if changed:
+                log.info("certificate_changed")
+                self._serve_anew()
