@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The half of a kubelet that a device plugin sees, usable without an API server.
 
-Plugins register with it over real gRPC. Pods are handed to it: `admit`, then `finish` (its last
-phase is known, it still holds its devices), then `release`; or `forget`, as after a force
-deletion.
+Plugins register with it over real gRPC. Pods are handed to it: `admit`, then `end_container` for
+those that end (the pod still holds their devices), then `release`.
 """
 
 from __future__ import annotations
@@ -197,11 +196,6 @@ class BareKubelet:
         with self._lock:
             self._pods.pop(uid, None)
             self._running = {each for each in self._running if each[0] != uid}
-
-    def release_later(self, uid: str, wait: Callable[[float], object] = time.sleep) -> None:
-        """Let a pod go a little after its last phase was written, as the real one does."""
-        wait(self.release_delay_seconds())
-        self.release(uid)
 
     def release_delay_seconds(self) -> float:
         """Return the time from a pod's last phase to its release: mostly short, seldom long."""
