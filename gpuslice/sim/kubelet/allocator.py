@@ -166,6 +166,17 @@ class DeviceAllocator:
             held = self._devices.holdings.of_container(pod_uid, container)
         return tuple(api_pb2.ContainerAllocateResponse.FromString(each.response) for each in held)
 
+    def health(self, pod_uid: str, container: str) -> dict[str, dict[str, str]]:
+        """Return the health of a container's devices: resource -> id -> health."""
+        with self._lock:
+            return {
+                each.resource: {
+                    device_id: self._devices.health(each.resource, device_id)
+                    for device_id in sorted(each.ids)
+                }
+                for each in self._devices.holdings.of_container(pod_uid, container)
+            }
+
     def update(self) -> None:
         """Free the devices of pods that are no longer active (UpdateAllocatedDevices)."""
         if not self._sources_ready:

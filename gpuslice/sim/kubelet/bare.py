@@ -221,6 +221,10 @@ class BareKubelet:
         """Return what the plugins answered for a container."""
         return self._allocator.responses(uid, container)
 
+    def health(self, uid: str, container: str) -> dict[str, dict[str, str]]:
+        """Return the health of a container's devices: resource -> id -> health."""
+        return self._allocator.health(uid, container)
+
     def container_env(self, uid: str, container: str) -> dict[str, str]:
         """Return the environment of an active pod's container.
 

@@ -69,7 +69,8 @@ class Devices:
         self.in_use: dict[str, set[str]] = {}
         """Held, or reserved by an allocation under way."""
         self.holdings = Holdings()
-        self._numa_nodes: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._listed: dict[str, dict[str, Device]] = {}
+        """What the plugins listed last. A plugin that goes away changes nothing here."""
         self._rng = rng
 
     def replace(self, resource: str, devices: Iterable[Device]) -> None:
@@ -77,7 +78,7 @@ class Devices:
         by_id = {each.id: each for each in devices}
         self.healthy[resource] = {each.id for each in by_id.values() if each.healthy}
         self.unhealthy[resource] = set(by_id) - self.healthy[resource]
-        self._numa_nodes[resource] = {each.id: each.numa_nodes for each in by_id.values()}
+        self._listed[resource] = by_id
 
     def mark_unhealthy(self, resource: str) -> None:
         """Make all devices unhealthy: their plugin is away."""
@@ -105,7 +106,15 @@ class Devices:
 
     def numa_nodes(self, resource: str, device_id: str) -> tuple[int, ...]:
         """Return a device's NUMA nodes, none where it has no topology."""
-        return self._numa_nodes.get(resource, {}).get(device_id, ())
+        device = self._listed.get(resource, {}).get(device_id)
+        return device.numa_nodes if device else ()
+
+    def health(self, resource: str, device_id: str) -> str:
+        """Return a device's health as a pod's status shows it: as its plugin listed it last."""
+        device = self._listed.get(resource, {}).get(device_id)
+        if device is None:
+            return "Unknown"
+        return "Healthy" if device.healthy else "Unhealthy"
 
     def release_all_but(self, pod_uids: Container[str]) -> None:
         """Free the devices of pods that are not among `pod_uids`.
@@ -180,12 +189,12 @@ class Devices:
         Raises:
             PanicError: where one of them has vanished from its plugin's list meanwhile.
         """
-        known = self._numa_nodes.get(choice.resource, {})
+        known = self._listed.get(choice.resource, {})
         ids_by_numa: dict[int, tuple[str, ...]] = {}
         for device_id in sorted(choice.taken):
             if device_id not in known:
                 raise PanicError(f"device {device_id} is no longer listed: nil dereference")
-            for node in known[device_id] or (NO_NUMA,):
+            for node in known[device_id].numa_nodes or (NO_NUMA,):
                 ids_by_numa[node] = (*ids_by_numa.get(node, ()), device_id)
         self.holdings.insert(
             Holding(

@@ -165,6 +165,7 @@ class Kubelet:
         return self._workers.processes()
 
     def _devices_changed(self) -> None:
+        self._workers.devices_changed()
         if self._timings.push_on_change:
             self._status_due.set()
 

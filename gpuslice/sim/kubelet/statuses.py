@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuslice.contract.pods import Json
@@ -11,6 +11,9 @@ from gpuslice.sim.kubelet.admission import Rejection
 from gpuslice.sim.kubelet.runs import ContainerRun, PodRun
 
 OWN_CONDITIONS: Final = ("Initialized", "Ready", "ContainersReady")
+
+Health = Callable[[str], Mapping[str, Mapping[str, str]]]
+"""Returns, for a container's name, resource -> device id -> health."""
 
 Stamp = Callable[[float], str]
 """Returns a moment of kubelet's clock as an RFC 3339 text."""
@@ -48,8 +51,12 @@ def rejected_event(pod: Json, rejection: Rejection, now: str, *, node: str) -> d
     }
 
 
-def status_of(run: PodRun, stamp: Stamp) -> dict[str, Any]:
-    """Return the status of an admitted pod. Its other conditions are kept as they are."""
+def status_of(run: PodRun, stamp: Stamp, health: Health) -> dict[str, Any]:
+    """Return the status of an admitted pod. Its other conditions are kept as they are.
+
+    It names every device of every app container with its health, as Kubernetes does from 1.36 on
+    (in random order up to 1.38, here by id).
+    """
     phase = run.phase
     kept = [
         each
@@ -67,7 +74,9 @@ def status_of(run: PodRun, stamp: Stamp) -> dict[str, Any]:
         "phase": phase,
         "conditions": kept
         + [{"type": name, "status": str(value)} for name, value in values.items()],
-        "containerStatuses": [_container(part, stamp) for part in run.apps],
+        "containerStatuses": [
+            _container(part, stamp) | _devices(health(part.name)) for part in run.apps
+        ],
     }
     others = [_container(part, stamp) for part in run.parts if part.kind != "app"]
     if others:
@@ -84,6 +93,22 @@ def _container(part: ContainerRun, stamp: Stamp) -> dict[str, Any]:
         "started": part.is_running,
         "restartCount": part.restarts,
         "state": _state(part, stamp),
+    }
+
+
+def _devices(health: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    if not health:
+        return {}
+    return {
+        "allocatedResourcesStatus": [
+            {
+                "name": resource,
+                "resources": [
+                    {"resourceID": device_id, "health": each} for device_id, each in devices.items()
+                ],
+            }
+            for resource, devices in sorted(health.items())
+        ]
     }
 
 

@@ -154,6 +154,14 @@ class PodWorkers:
                 self._see(work, pod, now)
                 self._schedule(uid, now)
 
+    def devices_changed(self) -> None:
+        """Look at all pods again: their statuses show the health of their devices."""
+        with self._wake:
+            now = self._monotonic()
+            for uid, work in self._works.items():
+                if not work.released:
+                    self._schedule(uid, now)
+
     def vanished(self, uid: str) -> None:
         """A pod is gone from the API server: it is listed nowhere from now on.
 
@@ -297,7 +305,10 @@ class PodWorkers:
             return
         if work.written is not None and work.written.get("phase") in ("Succeeded", "Failed"):
             return
-        status = statuses.status_of(work.run, self._stamp)
+        uid = pods.ref(work.run.pod).uid
+        status = statuses.status_of(
+            work.run, self._stamp, lambda container: self._bare.health(uid, container)
+        )
         if status == work.written or (status["phase"] == "Pending" and not work.run.has_trouble):
             return
         self._api.patch_pod_status(work.run.pod, status)

@@ -170,6 +170,35 @@ def test_the_node_shows_devices_and_their_health(world: World, new_plugin: Plug)
     eventually(lambda: world.amounts("example.com/other") == ("4", "0"))
 
 
+def test_a_pods_status_shows_the_health_of_its_devices(
+    new_world: Callable[..., World], new_plugin: Plug
+) -> None:
+    """A plugin that goes away changes nothing in it."""
+    world = new_world()
+    plugin = new_plugin("ab")
+    plugin.register()
+    eventually(lambda: world.amounts() == ("2", "2"))
+    world.run("one", 1)
+    world.becomes("one", "Running")
+    (device,) = world.kubelet.allocations()[world.uid("one")]["main"][RESOURCE]
+
+    def shown() -> Any:
+        return world.pod("one")["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+
+    def health(word: str) -> Any:
+        return [{"name": RESOURCE, "resources": [{"resourceID": device, "health": word}]}]
+
+    assert shown() == health("Healthy")
+    plugin.publish([(each, "Unhealthy" if each == device else "Healthy") for each in "ab"])
+    eventually(lambda: shown() == health("Unhealthy"))
+    assert world.phase("one") == "Running"
+    plugin.publish("ab")
+    eventually(lambda: shown() == health("Healthy"))
+    plugin.stop()
+    eventually(lambda: world.amounts() == ("2", "0"))
+    assert shown() == health("Healthy")
+
+
 def test_a_resource_whose_plugin_stays_away_is_zero_for_ever(
     new_world: Callable[..., World], new_plugin: Plug
 ) -> None:
