@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
-from gpuslice.cli import reason_lines, reasons
+from gpuslice.cli import applying, reason_lines, reasons
 from gpuslice.cli.demo.screen import Screen, indented
 from gpuslice.cli.demo.verdicts import TITLES, BrokenPromiseError, Verdict
 from gpuslice.cli.manifests import Manifest
@@ -42,8 +43,8 @@ class Story:
 
     def halves(self, cluster: Cluster, manifests: Sequence[Manifest]) -> None:
         """Promise 1: five half-GPU pods on two nodes."""
-        cluster.apply(manifests)
         with self._promise(1):
+            self._apply(cluster, manifests)
             seen = self._settle(cluster, self._faults_of_halves)
             self._say_why(seen)
 
@@ -67,10 +68,10 @@ class Story:
             self._screen.say(f"  a third node joins, so {fifth} can run")
             cluster.add_node("node-c")
             self._settle(cluster, lambda seen: _not_running(seen, [fifth]))
-            cluster.apply(manifests)
+            self._apply(cluster, manifests)
             seen = self._settle(cluster, lambda seen: self._faults_of_memory(seen, fifth))
             self._say_why(seen)
-            leaving = next(name(pod) for pod in seen.running() if name(pod) != fifth)
+            leaving = next(name(pod) for pod in seen.running() if _is_half(pod, besides=fifth))
             self._screen.say(f"  the half-GPU pod {leaving} is deleted")
             cluster.delete_pod(leaving)
             self._settle(cluster, memory.faults_at_the_end)
@@ -78,24 +79,30 @@ class Story:
     def arrivals(self, cluster: Cluster) -> None:
         """Promise 4: three at once on one node of two GPUs, twice."""
         with self._promise(4):
-            for fractions in (("0.6", "0.6", "0.6"), ("0.6", "0.6", "0.8")):
-                self._screen.say(f"  {' + '.join(fractions)} arrive at once")
-                arrived = cluster.create_sharing_pods(fractions)
-                self._three(cluster, arrived)
-                for pod in cluster.observe().pods:
-                    cluster.delete_pod(name(pod))
-                self._settle(cluster, _not_empty)
+            self._three(cluster, ("0.6", "0.6", "0.6"), end=cluster.delete_pod)
+            for pod in cluster.observe().pods:
+                cluster.delete_pod(name(pod))
+            self._settle(cluster, _not_empty)
+            self._three(cluster, ("0.6", "0.6", "0.8"), end=cluster.finish_pod)
 
-    def _three(self, cluster: Cluster, arrived: Sequence[str]) -> None:
-        seen = self._settle(
-            cluster, lambda seen: _chained(arrivals.faults_of_three(seen, arrived), _silent(seen))
-        )
+    def _three(
+        self, cluster: Cluster, fractions: Sequence[str], *, end: Callable[[str], None]
+    ) -> None:
+        self._screen.say(f"  {' + '.join(fractions)} arrive at once")
+        arrived = [
+            f"big-{fraction.replace('.', '-')}-{number}"
+            for number, fraction in enumerate(fractions, start=1)
+        ]
+        with ThreadPoolExecutor(len(arrived)) as authors:
+            # list: an error of any of them is raised here.
+            list(authors.map(cluster.create_pod, map(_pod, arrived, fractions)))
+        seen = self._settle(cluster, lambda seen: _faults_of_three(seen, arrived))
         self._say_why(seen)
         waited = name(safety.waiting(seen)[0])
         ending = seen.running()[0]
         ended, freed = name(ending), seen.gpus_of(ending)
         self._screen.say(f"  {ended} ends, so {waited} can run")
-        cluster.end_pod(ended)
+        end(ended)
         self._settle(cluster, lambda seen: arrivals.faults_of_turn(seen, waited, ended, freed))
 
     def ledgers(self, clusters: Sequence[Cluster]) -> None:
@@ -111,6 +118,10 @@ class Story:
             self._give(Verdict(number=number, reached=False))
 
     # --- how
+
+    def _apply(self, cluster: Cluster, manifests: Sequence[Manifest]) -> None:
+        for manifest in manifests:
+            self._screen.say(f"  {applying.apply(cluster.client, manifest)}")
 
     @contextmanager
     def _promise(self, number: int) -> Iterator[None]:
@@ -177,9 +188,23 @@ class Story:
         yield from _silent(seen)
 
 
-def _chained(*faults: Iterator[str]) -> Iterator[str]:
-    for each in faults:
-        yield from each
+def _is_half(pod: Mapping[str, Any], *, besides: str) -> bool:
+    return names.FRACTION in pod["metadata"]["annotations"] and name(pod) != besides
+
+
+def _pod(name_of_pod: str, fraction: str) -> dict[str, Any]:
+    container = {"name": "ubuntu", "image": "ubuntu", "args": ["sleep", "infinity"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name_of_pod, "annotations": {names.FRACTION: fraction}},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+
+
+def _faults_of_three(seen: Observation, arrived: Sequence[str]) -> Iterator[str]:
+    yield from arrivals.faults_of_three(seen, arrived)
+    yield from _silent(seen)
 
 
 def _silent(seen: Observation) -> Iterator[str]:

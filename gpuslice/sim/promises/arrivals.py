@@ -38,7 +38,10 @@ def faults_of_turn(
         freed: the GPUs that it had.
     """
     pod = seen.pod(waited)
-    if not pod or name(pod) not in map(name, seen.running()):
+    if not pod or waited not in map(name, seen.running()):
         yield f"{ended} has ended, and {waited} doesn't run"
     elif seen.gpus_of(pod) != freed:
-        yield f"{waited} runs on GPU {seen.gpus_of(pod)}, not on that of {ended}, {freed}"
+        home = ", ".join(seen.gpus_of(pod))
+        yield f"{waited} runs on GPU {home}, not on that of {ended}, {', '.join(freed)}"
+    if ended in map(name, seen.running()):
+        yield f"{ended} should have ended, and runs"

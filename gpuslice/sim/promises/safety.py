@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpuslice.contract import names
-from gpuslice.sim.observation import Json, Observation, is_bound, name, phase, wish
+from gpuslice.sim.observation import Json, Observation, is_bound, is_leaving, name, phase, wish
 
 
 def faults(seen: Observation, slices_per_gpu: int) -> Iterator[str]:
@@ -24,7 +24,8 @@ def rejected(seen: Observation) -> Iterator[str]:
     """Yield the pods that a kubelet refused, with its words."""
     for pod in seen.pods:
         status = pod.get("status") or {}
-        if phase(pod) == "Failed":
+        # A pod that is deleted while it runs ends as Failed too, but without a reason.
+        if phase(pod) == "Failed" and (status.get("reason") or not is_leaving(pod)):
             said = f"{status.get('reason', '')}: {status.get('message', '')}"
             yield f"pod {name(pod)} was rejected by its kubelet: {said}"
 

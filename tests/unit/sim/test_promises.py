@@ -273,9 +273,9 @@ def test_of_three_arrivals_two_run_apart_and_one_waits() -> None:
     assert list(arrivals.faults_of_three(together, arrived)) == [
         "one and two are on one GPU, which can't hold both"
     ]
-    assert list(arrivals.faults_of_turn(seen, "three", "one", ("GPU-a",))) == [
-        "one has ended, and three doesn't run"
-    ]
-    assert list(arrivals.faults_of_turn(seen, "two", "one", ("GPU-a",))) == [
-        "two runs on GPU ('GPU-b',), not on that of one, ('GPU-a',)"
+    assert "zero has ended, and three doesn't run" in list(
+        arrivals.faults_of_turn(seen, "three", "zero", ("GPU-a",))
+    )
+    assert list(arrivals.faults_of_turn(seen, "two", "zero", ("GPU-a",))) == [
+        "two runs on GPU GPU-b, not on that of zero, GPU-a"
     ]
