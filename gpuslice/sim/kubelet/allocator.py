@@ -52,7 +52,6 @@ class DeviceAllocator:
         self._stopped_at: dict[str, float] = {}
         self._reusable: tuple[str, dict[str, set[str]]] = ("", {})
         """The pod being admitted, and its plain init containers' devices by resource."""
-        self._admitting: str | None = None
         self._running_at_start: frozenset[tuple[str, str]] = frozenset()
         self._sources_ready = True
         self._closed = False
@@ -182,13 +181,11 @@ class DeviceAllocator:
         if not self._sources_ready:
             return
         active = set(self._active_pods())
-        if self._admitting is not None:
-            active.add(self._admitting)
         with self._lock:
             self._devices.release_all_but(active)
 
     def allocate(self, pod: Json) -> None:
-        """Give every container of a pod its devices, init containers first.
+        """Give every container of an active pod its devices, init containers first.
 
         Raises:
             AllocationError: where one can't have them. What earlier ones got stays the pod's
@@ -199,7 +196,6 @@ class DeviceAllocator:
         if self._reusable[0] != uid:
             self._reusable = (uid, {})
         reusable = self._reusable[1]
-        self._admitting = uid
         plain_init = {
             each.get("name")
             for each in pods.spec_of(pod).get("initContainers") or ()

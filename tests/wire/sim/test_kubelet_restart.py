@@ -60,6 +60,26 @@ def test_after_a_restart_a_running_pod_is_accepted_without_its_plugin(
     assert things(bare) == (0, 0)
 
 
+def test_the_pass_for_running_containers_ends_when_all_pods_have_been_seen(
+    bare: BareKubelet, plugged: Plug
+) -> None:
+    plugged(["a"])
+    bare.admit(build_pod("one"))
+    assert bare.restart() == {"uid-one": None}
+    again = bare.admit(build_pod("one"))
+    assert again is not None
+    assert again.message == NO_DEVICES
+
+
+def test_a_kubelet_that_stops_forgets_its_pods(bare: BareKubelet, plugged: Plug) -> None:
+    plugged(["a"])
+    bare.admit(build_pod("one"))
+    bare.stop()
+    bare.start()
+    assert bare.active_pods() == []
+    assert bare.allocations() == {}
+
+
 def test_after_a_restart_the_plugin_that_returns_finds_its_devices_in_use(
     bare: BareKubelet, plugged: Plug, new_plugin: Plug
 ) -> None:
