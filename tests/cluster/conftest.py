@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import prerequisites
-from tests.cluster.harness.build import DEFAULT_KUBE_VERSION
+from tests.cluster.harness import build, prerequisites
 from tests.cluster.harness.client import Api
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.paths import REPOSITORY
@@ -25,7 +24,7 @@ LOGS = REPOSITORY / "build" / "cluster-logs"
 
 
 def kube_version() -> str:
-    return os.environ.get("KUBE_VERSION") or DEFAULT_KUBE_VERSION
+    return os.environ.get("KUBE_VERSION") or build.DEFAULT_KUBE_VERSION
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
@@ -40,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def able() -> None:
     """Skip, or fail in CI, where the machine lacks something."""
-    lines = prerequisites.missing()
+    lines = prerequisites.missing() + ([] if build.has_go() else [build.NO_GO])
     if lines:
         reason = "no real cluster here: " + "; ".join(lines)
         if os.environ.get("CI") == "true":

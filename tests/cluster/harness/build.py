@@ -20,6 +20,9 @@ from .paths import GO_MODULES, cache_dir, locked, say
 from .prerequisites import which
 
 DEFAULT_KUBE_VERSION = "1.36.3"
+NO_GO = "Go is not installed (go is not in PATH): https://go.dev/dl"
+GO_DEFAULT = Path("/usr/local/go/bin/go")
+"""Where Go's own installer puts it, which root's PATH may lack."""
 UNUSED_SECONDS = 30 * 24 * 3600
 """A build that nobody has run for this long makes way for the next one."""
 
@@ -118,11 +121,19 @@ def modules(kube_version: str) -> tuple[GoModule, ...]:
     )
 
 
-def _go() -> str:
-    go = which("go") or shutil.which("/usr/local/go/bin/go")
-    if go is None:
-        raise MissingError("Go is not installed (go not found in PATH): https://go.dev/dl")
-    return go
+def has_go() -> bool:
+    return which("go") is not None or GO_DEFAULT.exists()
+
+
+def go() -> str:
+    """The go command.
+
+    Raises:
+        MissingError: there is none.
+    """
+    if not has_go():
+        raise MissingError(NO_GO)
+    return which("go") or str(GO_DEFAULT)
 
 
 def _environment(module: GoModule) -> Mapping[str, str]:
@@ -131,7 +142,7 @@ def _environment(module: GoModule) -> Mapping[str, str]:
 
 def _go_version() -> str:
     return subprocess.run(
-        (_go(), "env", "GOVERSION", "GOOS", "GOARCH"), check=True, capture_output=True, text=True
+        (go(), "env", "GOVERSION", "GOOS", "GOARCH"), check=True, capture_output=True, text=True
     ).stdout
 
 
@@ -147,11 +158,11 @@ def key(module: GoModule, go_version: str) -> str:
 
 def _compile(module: GoModule, into: Path) -> None:
     """Run `go build`, and say now and then how far it is."""
-    command = [_go(), "build", "-v", "-trimpath", "-buildvcs=false", *module.flags]
+    command = [go(), "build", "-v", "-trimpath", "-buildvcs=false", *module.flags]
     environment = _environment(module)
     total = len(
         subprocess.run(
-            (_go(), "list", "-deps", *module.packages),
+            (go(), "list", "-deps", *module.packages),
             cwd=module.folder,
             env=environment,
             check=True,

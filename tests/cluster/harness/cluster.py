@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 import socket
@@ -15,10 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from . import keeper, network, prerequisites, relay
+from . import deployment, keeper, network, prerequisites, product_image, relay
 from .build import DEFAULT_KUBE_VERSION, binaries
 from .client import Api, Json, condition, node_path
 from .controlplane import ControlPlane
+from .deployment import Difference
 from .errors import HarnessError, TimedOutError
 from .gpus import NodeGpus, NodePlan, plan
 from .images import ImageStore, add_busybox_images
@@ -26,6 +28,7 @@ from .namespaces import environment, tail
 from .node import Node, Surroundings
 from .paths import cache_dir, run_folder
 from .pki import Authority
+from .waiting import wait_until
 
 ADMIN = "gpuslice-admin"
 THREE_NODES = tuple(plan(f"node-{letter}") for letter in "abc")
@@ -95,8 +98,6 @@ class Cluster:
         """
         prerequisites.require()
         self._binaries = binaries(self.kube_version)
-        self.images = ImageStore(cache_dir() / "images")
-        add_busybox_images(self.images)
         started = time.monotonic()
         self._keeper, self.namespaces = keeper.start(self.name)
         try:
@@ -109,6 +110,8 @@ class Cluster:
 
     def _start(self) -> None:
         (self.run / "logs").mkdir()
+        self.images = ImageStore(blobs=cache_dir() / "blobs", names=self.run / "images")
+        add_busybox_images(self.images)
         self._authority = Authority(self.run / "pki")
         self.server = f"https://127.0.0.1:{self._start_relay()}"
         self._authority.kubeconfig(
@@ -232,6 +235,52 @@ class Cluster:
             shown = " ".join(map(str, arguments))
             raise HarnessError(f"kubectl {shown}: exit {done.returncode}: {done.stderr.strip()}")
         return done
+
+    def deploy(
+        self, *extra: Difference, install: Path = deployment.INSTALL, timeout_seconds: float = 120
+    ) -> None:
+        """Build the product's image, apply its manifests with kubectl, and wait until they run.
+
+        Called again it applies what has changed, as an upgrade does.
+
+        Args:
+            extra: differences of this test, after those in `deployment.DIFFERENCES`.
+            install: the manifests.
+            timeout_seconds: how long the workloads may take to roll out.
+
+        Raises:
+            HarnessError: something is refused, or doesn't roll out.
+        """
+        differences = (*deployment.DIFFERENCES, *extra)
+        objects = deployment.differing(deployment.read(install), differences)
+        product_image.build(self.images, tuple(deployment.images(objects)))
+        self._label_gpu_nodes()
+        self.apply(objects)
+        for workload in deployment.workloads(objects):
+            metadata = workload["metadata"]
+            self.kubectl(
+                *("rollout", "status", f"{workload['kind']}/{metadata['name']}"),
+                *(f"--namespace={metadata['namespace']}", f"--timeout={timeout_seconds:.0f}s"),
+                timeout_seconds=timeout_seconds + 10,
+            )
+
+    def apply(self, objects: Sequence[Json]) -> None:
+        """`kubectl apply`; a kind that its CRD has just brought may take a moment to be known."""
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+        def applied() -> bool:
+            done = self.kubectl("apply", "--filename=-", stdin=document, check=False)
+            if done.returncode and "no matches for kind" not in done.stderr:
+                raise HarnessError(f"kubectl apply: {done.stderr.strip()}")
+            return done.returncode == 0
+
+        wait_until("the manifests apply", applied, timeout_seconds=30)
+
+    def _label_gpu_nodes(self) -> None:
+        for node in self.nodes.values():
+            value = "true" if node.gpus.count else None
+            labels = {"metadata": {"labels": {deployment.GPU_NODE_LABEL: value}}}
+            self.api.patch(node_path(node.name), labels)
 
     def down(self) -> float:
         """Take everything down; nothing of it is left on the machine.

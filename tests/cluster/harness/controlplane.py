@@ -45,7 +45,10 @@ class ControlPlane:
         self.kube_proxy = self._kube_proxy(proxied_node)
         self.registry = self._program(
             "registry",
-            (sys.executable, registry.__file__, store.folder, str(network.REGISTRY_PORT)),
+            (
+                *(sys.executable, registry.__file__),
+                *(store.blobs, store.names, str(network.REGISTRY_PORT)),
+            ),
         )
 
     def _program(self, name: str, argv: tuple[str | Path, ...]) -> Program:

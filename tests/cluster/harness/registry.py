@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A read-only registry over an image store: the pull half of the OCI distribution API.
+"""A read-only registry over an `ImageStore`: the pull half of the OCI distribution API.
 
 The nodes ask it for images of every registry; containerd says in `?ns=` which it wants.
-`registry STORE PORT`, on the loopback of the cluster's network namespace.
+`registry BLOBS NAMES PORT`, on the loopback of the cluster's network namespace.
 
 Source: github.com/opencontainers/distribution-spec, spec.md, "Pull".
 """
@@ -23,13 +23,14 @@ _DIGEST = re.compile(r"sha256:(?P<hex>[0-9a-f]{64})")
 
 
 class Registry(ThreadingHTTPServer):
-    """Serves one store; several threads at once."""
+    """Serves the images of one cluster; several threads at once."""
 
     daemon_threads = True
 
-    def __init__(self, store: Path, port: int) -> None:
+    def __init__(self, *, blobs: Path, names: Path, port: int) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self._store = store
+        self._blobs = blobs
+        self._names = names
 
     def find(self, path: str, origin: str) -> tuple[Path, str, str] | None:
         """The file, type and digest that a request is about; None where there is no such thing."""
@@ -39,10 +40,10 @@ class Registry(ThreadingHTTPServer):
         digest = match["reference"]
         if match["kind"] == "manifests" and not _DIGEST.fullmatch(digest):
             full_name = quote(f"{origin}/{match['name']}:{digest}", safe="")
-            tag = self._store / "manifests" / full_name
+            tag = self._names / full_name
             digest = tag.read_text() if tag.exists() else ""
         wanted = _DIGEST.fullmatch(digest)
-        blob = self._store / "blobs" / wanted["hex"] if wanted else None
+        blob = self._blobs / wanted["hex"] if wanted else None
         if blob is None or not blob.exists():
             return None
         is_manifest = match["kind"] == "manifests"
@@ -87,4 +88,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    Registry(Path(sys.argv[1]), int(sys.argv[2])).serve_forever()
+    Registry(
+        blobs=Path(sys.argv[1]), names=Path(sys.argv[2]), port=int(sys.argv[3])
+    ).serve_forever()
