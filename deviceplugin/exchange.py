@@ -117,4 +117,10 @@ def _move(ledger: Ledger, spreads: Mapping[PodUid, Spread]) -> tuple[Ledger, tup
                 Stuck(claim=each, reason="its place is needed by another") for each in misplaced
             )
         repairs.append(Stuck(claim=claim, reason=reason))
-    return moved, tuple(repairs)
+    return _in_order_of(ledger, moved), tuple(repairs)
+
+
+def _in_order_of(before: Ledger, after: Ledger) -> Ledger:
+    """Return the ledger of `after` with its claims, the same pods', in the order of `before`."""
+    claims = tuple(_claim(after, claim.pod.uid) for claim in before.claims)
+    return before if claims == before.claims else dataclasses.replace(after, claims=claims)

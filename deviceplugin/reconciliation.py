@@ -43,7 +43,7 @@ class Sight:
     released: frozenset[PodUid] = frozenset()
     """Pods that have ended, and that kubelet no longer knows."""
     ended: frozenset[PodUid] = frozenset()
-    """Pods that are gone from the API, and had ended when last seen there."""
+    """Pods that were seen to have ended, whether they are still in the API or not."""
     verdicts: Mapping[PodUid, Verdict] = dataclasses.field(default_factory=dict)
     buried: frozenset[PodUid] = frozenset()
     """Force-deleted pods whose time is over, on the agent's own clock."""
@@ -126,8 +126,9 @@ def reconcile(ledger: Ledger, sight: Sight, slice_resource: str) -> Outcome:
 
 
 def _has_ended(uid: PodUid, sight: Sight) -> bool:
+    """Whether a pod has ended; that is seen a moment before its phase is."""
     pod = sight.pods.get(uid)
-    return pods.has_ended(pod) if pod is not None else uid in sight.ended
+    return uid in sight.ended or (pod is not None and pods.has_ended(pod))
 
 
 def _ended(
@@ -139,7 +140,7 @@ def _ended(
     for claim in ledger.claims:
         uid = claim.pod.uid
         if uid in sight.pods:
-            if pods.has_ended(sight.pods[uid]) and uid in sight.released:
+            if _has_ended(uid, sight) and uid in sight.released:
                 over.append(uid)
         elif uid in sight.ended:
             # kubelet is asked by name. A successor of that name is only there because kubelet
@@ -178,18 +179,17 @@ def _advanced(ledger: Ledger, sight: Sight, living: Mapping[PodUid, frozenset[st
     for claim in ledger.claims:
         uid = claim.pod.uid
         pod = sight.pods.get(uid)
-        if claim.pod_gone:
-            if pod is not None:
-                ledger = _with_pod_back(ledger, uid)
+        if claim.pod_gone and pod is None:
             continue
+        if claim.pod_gone:
+            ledger = _with_pod_back(ledger, uid)
         if uid in sight.ended or (pod is not None and pods.is_leaving(pod)):
             state = ClaimState.LEAVING
         elif uid in living and claim.state is ClaimState.RESERVED:
             state = ClaimState.HELD
         else:
             continue
-        if state is not claim.state:
-            ledger = ledger.with_state(uid, state)
+        ledger = ledger.with_state(uid, state)
     return ledger
 
 
@@ -234,7 +234,7 @@ def _adopted(
     """Give bound pods without a claim the one that their tokens mean, or their annotations."""
     for uid, pod in sorted(sight.pods.items()):
         ask = pods.ask(pod, slice_resource)
-        if ask is None or ledger.claim_of(uid) is not None or pods.has_ended(pod):
+        if ask is None or ledger.claim_of(uid) is not None or _has_ended(uid, sight):
             continue
         spread = spread_of_tokens(living[uid]) if uid in living else _annotated(pod, ask.demand)
         if not spread:
@@ -274,7 +274,7 @@ def _annotations(ledger: Ledger, sight: Sight) -> dict[PodRef, dict[str, str]]:
     wanting: dict[PodRef, dict[str, str]] = {}
     for claim in ledger.claims:
         pod = sight.pods.get(claim.pod.uid)
-        if pod is None or pods.has_ended(pod):
+        if pod is None or _has_ended(claim.pod.uid, sight):
             continue
         wanted, has = gpunode.pod_annotations(claim), pods.annotations_of(pod)
         if any(has.get(key) != value for key, value in wanted.items()):
