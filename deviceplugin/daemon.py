@@ -15,7 +15,7 @@ from deviceplugin.caches import Caches
 from deviceplugin.devices import DeviceBoard
 from deviceplugin.errands import Errands
 from deviceplugin.folderwatch import FolderWatch
-from deviceplugin.health import HealthMonitor, HealthSettings
+from deviceplugin.health import Driver, HealthMonitor, HealthSettings
 from deviceplugin.injection import Injection
 from deviceplugin.inventory import Inventory, MigUse
 from deviceplugin.nvml import Nvml
@@ -23,7 +23,7 @@ from deviceplugin.patience import Limits
 from deviceplugin.podresources import PodResources
 from deviceplugin.readback import Readback, Tempo
 from deviceplugin.records import Records
-from deviceplugin.registration import Registrar
+from deviceplugin.registration import Pace, Registrar
 from deviceplugin.server import DevicePlugin, PluginServer
 from deviceplugin.telling import LedgerCollector, Reporter
 from gpuslice.contract.ledger import Ledger
@@ -65,14 +65,27 @@ class Daemon:
         settings: Settings,
         client: KubeClient,
         metrics: Metrics,
+        *,
+        driver: Driver | None = None,
+        pace: Pace | None = None,
     ) -> None:
-        """Put the parts together; nothing runs yet."""
+        """Put the parts together; nothing runs yet.
+
+        Args:
+            node: this one.
+            settings: the cluster's.
+            client: reaches the API server, or will.
+            metrics: where this one's are registered.
+            driver: the hardware; None for NVML under the settings' driver root.
+            pace: how registration waits.
+        """
+        self.metrics = metrics
         own, clock = settings.device_plugin, time.monotonic
         resource = ResourceName(settings.resource_name)
         self.board = DeviceBoard()
         self.allocator = Allocator(Ledger(node=node, gpus=(), serving=False), clock=clock)
         self.monitor = HealthMonitor(
-            Nvml(Path(own.driver_root), mig=MigUse(own.mig)),
+            driver or Nvml(Path(own.driver_root), mig=MigUse(own.mig)),
             settings=HealthSettings(
                 ignored_xids=frozenset(own.ignored_xids), poll_seconds=own.health_poll_seconds
             ),
@@ -114,7 +127,7 @@ class Daemon:
             return PluginServer(servicer, self.board, socket)
 
         self.registrar = Registrar(
-            folder, resource, self.board, new_server, on_event=self._on_registration
+            folder, resource, self.board, new_server, pace=pace, on_event=self._on_registration
         )
         self._folder_watch = FolderWatch(folder, self._on_folder)
         self.board.on_streaming = self._on_streaming
