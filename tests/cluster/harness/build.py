@@ -45,7 +45,7 @@ class GoModule:
 
     @property
     def folder(self) -> Path:
-        return GO_MODULES / self.name
+        return self.mod_file.parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
