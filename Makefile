@@ -23,7 +23,7 @@ demo: $(STAMP) ## the main job on an embedded cluster: the sharing manifests, en
 	$(BIN)/gpuslice demo
 
 test: $(STAMP) ## all tests that need no real cluster
-	$(BIN)/python -m pytest -n 2 -m "not cluster" tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster" tests
 
 check: $(STAMP) ## ruff, format, types, layering, spelling, generated files
 	$(BIN)/ruff check .

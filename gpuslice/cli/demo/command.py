@@ -45,24 +45,33 @@ EXIT_BROKEN: Final = 1
 @click.option("--plain", is_flag=True, help="Plain lines, also on a terminal.")
 def demo(settings_file: Path, *, keep: bool, plain: bool) -> int:
     """Run the sharing manifests on an embedded cluster, and check every promise."""
-    began = time.monotonic()
     screen = screen_for(terminal=sys.stdout.isatty() and not plain)
     plan = Plan(
         deploy=PROJECT / "deploy",
-        library_cache=_cache_folder(),
+        library_cache=cache_folder(),
         settings_file=settings_file.absolute(),
     )
     try:
-        with _ended_by_signals(), ExitStack() as stack:
-            stack.callback(screen.close)
-            clusters = [stack.enter_context(_cluster(plan, screen)) for _ in range(2)]
-            given = _tell(screen, *clusters)
-            screen.say("", verdicts.closing_line(given, time.monotonic() - began))
-            if keep:
-                _wait(clusters[0], screen)
-            return 0 if verdicts.all_hold(given) else EXIT_BROKEN
+        return run(plan, screen, keep=keep)
     except (BuildError, ClusterError, ProcessError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def run(plan: Plan, screen: Screen, *, keep: bool = False) -> int:
+    """Tell the story on clusters of a plan, and return the exit code: 0 if every promise holds.
+
+    Raises:
+        BuildError, ClusterError, ProcessError: where a cluster can't be brought up, or breaks down.
+    """
+    began = time.monotonic()
+    with _ended_by_signals(), ExitStack() as stack:
+        stack.callback(screen.close)
+        clusters = [stack.enter_context(_cluster(plan, screen)) for _ in range(2)]
+        given = _tell(screen, *clusters)
+        screen.say("", verdicts.closing_line(given, time.monotonic() - began))
+        if keep:
+            _wait(clusters[0], screen)
+    return 0 if verdicts.all_hold(given) else EXIT_BROKEN
 
 
 def _tell(screen: Screen, cluster: Cluster, small: Cluster) -> Sequence[verdicts.Verdict]:
@@ -93,7 +102,8 @@ def _examples(names: Sequence[str]) -> list[Manifest]:
     return [each for name in names for each in read_manifests(str(folder / name), sys.stdin)]
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return where what was built once is kept."""
     cache = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(cache) if cache else Path.home() / ".cache") / "gpuslice"
 

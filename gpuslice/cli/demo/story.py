@@ -25,6 +25,12 @@ STEADY_SECONDS: Final = 0.7
 """How long a state must hold before it counts: longer than kubelet takes to refuse a bound pod."""
 POLL_SECONDS: Final = 0.05
 FIFTH: Final = "gpu-sharing-pod-5"
+_OURS: Final = (
+    names.ENV_GPU_PORTION,
+    names.ENV_SHARE,
+    names.ENV_MEMORY_LIMIT_MIB,
+    names.ENV_SLICES,
+)
 
 Faults = Callable[[Observation], Iterator[str]]
 
@@ -54,10 +60,7 @@ class Story:
             seen = self._settle(cluster, environment.faults)
             for pod in seen.running():
                 if (hand_out := seen.hand_out(pod)) is not None:
-                    self._screen.say(
-                        f"  {name(pod)} on {hand_out.node}: env | grep -E 'NVIDIA|GPU'"
-                    )
-                    self._screen.say(*indented(_environment_lines(hand_out.environment)))
+                    self._screen.say(*_environment_lines(name(pod), hand_out.environment))
 
     def memory(self, cluster: Cluster, manifests: Sequence[Manifest]) -> None:
         """Promise 3: a third node, three memory shares, and a half that goes."""
@@ -109,8 +112,10 @@ class Story:
         """Promise 5: the ledgers at the end, beside what kubelets handed out."""
         with self._promise(5):
             for cluster in clusters:
-                seen = self._settle(cluster, ledger.faults)
-                self._screen.say(*indented(claims_table(seen.gpu_nodes)))
+                faults = self._when_quiet(cluster, ledger.faults)
+                self._screen.say(*indented(claims_table(cluster.observe().gpu_nodes)))
+                if faults:
+                    raise BrokenPromiseError(faults)
 
     def not_reached(self, *numbers: int) -> None:
         """Say that promises could not be looked at."""
@@ -144,25 +149,38 @@ class Story:
             BrokenPromiseError: at once where a GPU is promised twice or a pod is rejected, which no
                 waiting mends; else when the patience is over.
         """
+        seen = cluster.observe()
+
+        def look(now: Observation) -> Iterator[str]:
+            nonlocal seen
+            seen = now
+            self._screen.show(now)
+            final = [*safety.rejected(now), *safety.overlapping(now, self._slices_per_gpu)]
+            if final:
+                raise BrokenPromiseError(final)
+            yield from faults(now)
+            yield from safety.misplaced(now)
+
+        if wrong := self._when_quiet(cluster, look):
+            raise BrokenPromiseError(wrong)
+        return seen
+
+    def _when_quiet(self, cluster: Cluster, faults: Faults) -> list[str]:
+        """Return nothing once there was no fault for a moment, else what is wrong in the end."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         steady_since: float | None = None
         while True:
             cluster.check()
-            seen = cluster.observe()
-            self._screen.show(seen)
-            wrong = [*safety.rejected(seen), *safety.overlapping(seen, self._slices_per_gpu)]
-            if wrong:
-                raise BrokenPromiseError(wrong)
-            wrong = [*faults(seen), *safety.misplaced(seen)]
+            wrong = list(faults(cluster.observe()))
             now = time.monotonic()
             if wrong:
                 steady_since = None
             elif steady_since is None:
                 steady_since = now
             elif now - steady_since >= STEADY_SECONDS:
-                return seen
+                return []
             if now > deadline:
-                raise BrokenPromiseError(wrong or ["things don't come to rest"])
+                return wrong or ["things don't come to rest"]
             time.sleep(POLL_SECONDS)
 
     def _explanation(self, seen: Observation) -> str:
@@ -230,7 +248,16 @@ def _not_empty(seen: Observation) -> Iterator[str]:
             yield f"the ledger of {gpu_node['metadata']['name']} still has {claim['pod']['name']}"
 
 
-def _environment_lines(environment: Mapping[str, str]) -> list[str]:
-    shown = (names.ENV_VISIBLE_DEVICES, names.ENV_NUM_OF_GPUS, names.ENV_GPU_PORTION)
-    ours = [key for key in sorted(environment) if key.startswith("GPUSLICE_")]
-    return [f"{key}={environment[key]}" for key in (*shown, *ours) if key in environment]
+def _environment_lines(pod: str, environment: Mapping[str, str]) -> list[str]:
+    """Return what ``kubectl exec POD -- env | grep`` would show, and then the rest of ours."""
+    kais = [
+        f"{key}={environment[key]}"
+        for key in (names.ENV_VISIBLE_DEVICES, names.ENV_NUM_OF_GPUS)
+        if key in environment
+    ]
+    ours = [f"{key}={environment[key]}" for key in sorted(environment) if key in _OURS]
+    return [
+        f"  exec {pod} -- env | grep -E 'NVIDIA|RUNAI'",
+        *indented(kais),
+        f"    {' '.join(ours)}",
+    ]
