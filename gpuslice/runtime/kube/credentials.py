@@ -11,12 +11,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gpuslice.runtime.kube.errors import ConfigError
 
-TokenSource = Callable[[bool], str]
-"""Return the token for the next request; True asks for a fresh one, after a 401. "" is none."""
+
+class TokenSource(Protocol):
+    """Gives the token of the next request, empty for none."""
+
+    def __call__(self, *, fresh: bool = False) -> str:
+        """Return the token; `fresh` asks for a new one, after a 401."""
+
 
 REREAD_SECONDS: Final = 60.0
 """kubelet renews a token at 80 % of its life, an hour at the least: a minute is early enough."""
@@ -27,7 +32,11 @@ _EXEC_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authenticati
 
 def fixed(token: str) -> TokenSource:
     """Return a source of one token for ever."""
-    return lambda _fresh: token
+
+    def source(*, fresh: bool = False) -> str:  # noqa: ARG001 - the shape of TokenSource
+        return token
+
+    return source
 
 
 NO_TOKEN: Final = fixed("")
@@ -43,7 +52,7 @@ class TokenFile:
         self._token = ""
         self._read_at: float | None = None
 
-    def __call__(self, fresh: bool) -> str:  # noqa: FBT001 - the shape of TokenSource
+    def __call__(self, *, fresh: bool = False) -> str:
         with self._guard:
             now = self._clock()
             if fresh or self._read_at is None or now - self._read_at >= REREAD_SECONDS:
@@ -92,7 +101,7 @@ class TokenProgram:
         self._token = ""
         self._expires_at: float | None = None
 
-    def __call__(self, fresh: bool) -> str:  # noqa: FBT001 - the shape of TokenSource
+    def __call__(self, *, fresh: bool = False) -> str:
         with self._guard:
             is_over = self._expires_at is not None and self._now() >= self._expires_at
             if fresh or is_over or not self._token:

@@ -240,7 +240,7 @@ class Transport:
         self, request: Request, read_seconds: float, *, is_fresh: bool
     ) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        if token := self._cluster.token(is_fresh):
+        if token := self._cluster.token(fresh=is_fresh):
             headers["Authorization"] = f"Bearer {token}"
         body = None
         if request.body is not None:

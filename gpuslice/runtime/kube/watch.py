@@ -225,7 +225,7 @@ class WatchCache:
             except Exception as err:
                 # A server that answers nonsense must not end the thread that all else relies on.
                 log.exception("watch_confused", extra=self._about(err))
-                self._problem = str(err)
+                self._complain(str(err))
                 version = ""
             if self._clock() - began >= QUICK_END_SECONDS:
                 backoff.reset()
@@ -234,9 +234,14 @@ class WatchCache:
     def _after_failure(self, err: KubeError, version: str) -> str:
         if self._problem != err.message:
             log.warning("watch_interrupted", extra=self._about(err))
-        self._problem = err.message
+        self._complain(err.message)
         # What is refused (a bad version too) may work from the start.
         return version if isinstance(err, UnavailableError) else ""
+
+    def _complain(self, problem: str) -> None:
+        with self._changed:
+            self._problem = problem
+            self._changed.notify_all()
 
     def _about(self, err: Exception) -> dict[str, Any]:
         return {"resource": self._resource.plural, "error": str(err)}
@@ -269,11 +274,12 @@ class WatchCache:
         )
         with self._changed:
             self._stream = stream
+            self._connected = True
+            self._problem = ""
+            self._sign()
+            self._changed.notify_all()
         if self._stopping.is_set():
             stream.cut()
-        self._connected = True
-        self._problem = ""
-        self._sign()
         try:
             for line in stream.lines():
                 self._sign()
@@ -284,9 +290,10 @@ class WatchCache:
             if not self._stopping.is_set():
                 log.info("watch_broke", extra={"resource": self._resource.plural})
         finally:
-            self._connected = False
             with self._changed:
+                self._connected = False
                 self._stream = None
+                self._changed.notify_all()
             stream.close()
         return version
 
