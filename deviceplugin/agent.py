@@ -16,7 +16,7 @@ from deviceplugin import inventory as inventories
 from deviceplugin import publication, stock
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
-from deviceplugin.devices import DeviceBoard
+from deviceplugin.devices import DeviceBoard, TooManyTokensError
 from deviceplugin.errands import Errands
 from deviceplugin.inventory import Inventory
 from deviceplugin.patience import Limits, Patience
@@ -25,7 +25,7 @@ from deviceplugin.reconciliation import Note, Outcome, Repair, Sight, reconcile
 from deviceplugin.records import LOOK_SECONDS, Records, is_owned
 from gpuslice.contract import gpunode, names, pods
 from gpuslice.contract.ledger import ClaimState, Ledger, PodRef
-from gpuslice.contract.names import NodeName
+from gpuslice.contract.names import GpuUuid, NodeName
 from gpuslice.contract.placement import Demand
 from gpuslice.contract.shares import Share
 from gpuslice.contract.slices import SliceRule
@@ -78,6 +78,7 @@ class Agent:
         readback: Readback,
         errands: Errands,
         inventory: Callable[[], Inventory | None],
+        forget_retired: Callable[[frozenset[GpuUuid]], None],
         clock: Callable[[], float],
         telling: Telling,
     ) -> None:
@@ -93,6 +94,8 @@ class Agent:
             readback: knows who got which tokens.
             errands: does what can wait.
             inventory: what is known of the hardware, None before the first look.
+            forget_retired: told which GPUs claims name, so that others that were reconfigured
+                away can be forgotten.
             clock: seconds, monotonic.
             telling: told of what people should know.
         """
@@ -105,6 +108,7 @@ class Agent:
         self._readback = readback
         self._errands = errands
         self._inventory = inventory
+        self._forget_retired = forget_retired
         self._clock = clock
         self._telling = telling
         self._patience = Patience(rules.limits)
@@ -173,8 +177,12 @@ class Agent:
                 if str(error) != self._problem:
                     log.warning("ledger_not_kept", node=self._node, error=str(error))
                 self._problem = str(error)
-                pause = retry
-                retry = min(2 * retry, LAST_RETRY_SECONDS)
+                pause, retry = retry, min(2 * retry, LAST_RETRY_SECONDS)
+            except Exception as error:
+                # The ledger has no other keeper: it must go on, and be loud.
+                log.exception("agent_confused", node=self._node)
+                self._problem = repr(error)
+                pause, retry = retry, min(2 * retry, LAST_RETRY_SECONDS)
 
     # --- one pass
 
@@ -206,7 +214,7 @@ class Agent:
             if inventory is None:
                 return None
             ledger = stock.ledger_of(self._node, inventory, self._rules.slice_rule, gpu_node)
-            self._board.show(ledger.gpus)
+            self._show(ledger)
             if not self._caches.are_ready:
                 self._allocator.update(ledger, tokens=self._readback.tokens, unclaimed=())
                 return None
@@ -218,6 +226,12 @@ class Agent:
                 outcome.ledger, tokens=outcome.tokens, unclaimed=outcome.unclaimed
             )
             return gpu_node, outcome
+
+    def _show(self, ledger: Ledger) -> None:
+        try:
+            self._board.show(ledger.gpus)
+        except TooManyTokensError as error:
+            log.exception("tokens_not_shown", node=self._node, error=str(error))
 
     def look_again(self) -> None:
         """Read the ledger and this node's pods afresh: kubelet asks for what isn't known."""
@@ -328,17 +342,19 @@ class Agent:
 
     def _follow_up(self, outcome: Outcome, now: float) -> None:
         self._readback.ask(outcome.leaving)
+        self._forget_retired(
+            frozenset(uuid for each in outcome.ledger.claims for uuid in each.gpus)
+        )
         known = {claim.pod.uid for claim in outcome.ledger.claims}
         self._caches.forget_ended(frozenset(known) | frozenset(self._caches.pods_by_uid()))
-        self._annotated = {
-            pod: said for pod, said in self._annotated.items() if pod in outcome.annotations
-        }
-        for pod, wanted in outcome.annotations.items():
-            if self._annotated.get(pod) != wanted:
-                self._annotated[pod] = dict(wanted)
-                self._errands.send(("annotate", pod), self._annotating(pod, dict(wanted)))
         with self._viewing:
+            # The watch lags behind: what was sent once need not be sent in each pass.
+            sent = {pod: self._annotated.get(pod) for pod in outcome.annotations}
+            self._annotated = {pod: dict(each) for pod, each in outcome.annotations.items()}
             due = self._patience.to_look_for(outcome.unseen, now)
+        for pod, wanted in outcome.annotations.items():
+            if sent[pod] != wanted:
+                self._errands.send(("annotate", pod), self._annotating(pod, dict(wanted)))
         for pod in due:
             self._errands.send(("look for", pod), self._looking_for(pod))
 
@@ -348,7 +364,8 @@ class Agent:
                 self._records.annotate(pod, wanted)
             except KubeError:
                 # The next pass finds it undone.
-                self._annotated.pop(pod, None)
+                with self._viewing:
+                    self._annotated.pop(pod, None)
                 raise
 
         return annotate

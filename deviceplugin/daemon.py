@@ -117,6 +117,7 @@ class Daemon:
             readback=self.readback,
             errands=self._errands,
             inventory=self._inventory,
+            forget_retired=lambda claimed: self.monitor.forget_retired(claimed=claimed),
             clock=clock,
             telling=self._reporter,
         )
@@ -139,8 +140,8 @@ class Daemon:
     def start(self) -> None:
         """Begin: what kubelet needs first, and nothing waits for the API server."""
         self.monitor.start()
-        self.registrar.start()
         self.readback.start()
+        self.registrar.start()
         self._folder_watch.start()
         self._recorder.start()
         self._errands.start()

@@ -43,7 +43,7 @@ class FolderWatch:
         while not self._stop.is_set():
             try:
                 self._watch()
-            except OSError:
+            except (OSError, RuntimeError):
                 # No folder, or no inotify instance left: those called look by themselves.
                 self._stop.wait(RETRY_SECONDS)
 

@@ -81,7 +81,7 @@ class Readback:
         self._leaving: tuple[PodRef, ...] = ()
         self._released: frozenset[PodUid] = frozenset()
         self._news_at = clock()
-        self._problem = ""
+        self._problems: dict[str, str] = {}
         self._thread = threading.Thread(target=self._run, name="readback", daemon=True)
 
     @property
@@ -117,9 +117,9 @@ class Readback:
         try:
             tokens = self._read_checkpoint()
         except UnreadableCheckpointError as error:
-            self._report(str(error))
+            self._report("checkpoint", str(error))
             return
-        self._report("")
+        self._report("checkpoint", "")
         with self._woken:
             changed, self._tokens = tokens != self._tokens, tokens
             if changed:
@@ -139,10 +139,11 @@ class Readback:
             self._woken.notify_all()
         self._thread.join()
 
-    def _report(self, problem: str) -> None:
-        if problem and problem != self._problem:
+    def _report(self, source: str, problem: str) -> None:
+        """Tell of each new problem once."""
+        if problem and problem != self._problems.get(source):
             self._on_problem(problem)
-        self._problem = problem
+        self._problems[source] = problem
 
     def _run(self) -> None:
         while not self._stopping:
@@ -173,8 +174,9 @@ class Readback:
         try:
             known = self._asking.get(pod.namespace, pod.name) is not None
         except CannotAskError as error:
-            self._report(str(error))
+            self._report("pod-resources", str(error))
             return True
+        self._report("pod-resources", "")
         if known:
             return True
         with self._woken:

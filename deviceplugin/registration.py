@@ -173,7 +173,10 @@ class Registrar:
         remove_dead_sockets(self._folder)
         retry, said = self._pace.first_retry, ""
         while not self._stopping:
-            problem = self._serve_once()
+            try:
+                problem = self._serve_once()
+            except Exception as error:  # noqa: BLE001 - without this thread the node has no GPUs
+                problem = f"unexpected: {error!r}"
             if not problem:
                 retry, said = self._pace.first_retry, ""
                 continue
