@@ -23,6 +23,7 @@ from webhook.reviews import Answer, Review, ReviewError
 
 MAX_BODY_BYTES: Final = 8 * 2**20
 """The API server takes 3 MiB per object, and sends two."""
+MAX_DISCARDED_BYTES: Final = 4 * MAX_BODY_BYTES
 
 Handler = Callable[[Review], Answer]
 
@@ -94,6 +95,7 @@ def _view(
             review = reviews.decode(_body())
             answer = handler(review)
         except RequestEntityTooLarge:
+            _discard_body()
             return "the body is too large\n", 413
         except (ReviewError, podshape.ShapeError) as error:
             return f"{error}\n", 400
@@ -111,3 +113,13 @@ def _body() -> Any:
         return orjson.loads(flask.request.get_data(cache=False))
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"the body is no JSON: {error}") from error
+
+
+def _discard_body() -> None:
+    """Read what nobody wants, to a limit: a client that is still sending would miss the answer."""
+    left = MAX_DISCARDED_BYTES
+    while left > 0:
+        piece = flask.request.environ["wsgi.input"].read(min(left, 2**16))
+        if not piece:
+            return
+        left -= len(piece)

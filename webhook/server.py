@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ IDLE_MILLISECONDS: Final = 60_000
 """A connection without a request is closed after this; the API server's own limit is 90 s."""
 STOP_SECONDS: Final = 5
 """For requests in flight, once the draining is over."""
+
+POLL_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +75,16 @@ class Leash:
         threading.Thread(target=self._watch, name="leash", daemon=True).start()
 
     def _watch(self) -> None:
+        launcher = os.getppid()
         os.read(self._read_end, 1)
         self.draining.set()
         never = threading.Event()
-        never.wait(self._drain_seconds + STOP_SECONDS)
-        # A launcher that is alive has ended this process by now.
+        never.wait(self._drain_seconds)
+        # A living launcher ends this process itself; the pipe of a dead one ends a little earlier
+        # than its children are somebody else's.
+        until = time.monotonic() + STOP_SECONDS
+        while os.getppid() == launcher and time.monotonic() < until:
+            never.wait(POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
         never.wait(STOP_SECONDS)
         os._exit(1)
