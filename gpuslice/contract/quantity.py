@@ -7,6 +7,7 @@ Kubernetes but never what a person means by a share of a GPU, so they are refuse
 
 from __future__ import annotations
 
+import functools
 import re
 from fractions import Fraction
 from typing import Final
@@ -100,6 +101,7 @@ def parse_count(text: str) -> int:
     return amount.numerator
 
 
+@functools.lru_cache(maxsize=1024)
 def format_decimal(value: Fraction) -> str:
     """Return the shortest decimal that is exactly `value`; e.g. ``0.5``, ``1``, ``0.125``.
 

@@ -8,6 +8,7 @@ the end of its fit's name and the name of its `GpuShare`, so it must be one for 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -86,6 +87,7 @@ class Share:
         return Fraction(self.memory_mib)
 
 
+@functools.lru_cache(maxsize=1024)
 def parse_share(text: str) -> Share:
     """Return the share of a normal form.
 

@@ -7,6 +7,7 @@ import statistics
 import time
 
 from gpuslice.contract import pods
+from gpuslice.contract.names import SLICE_RESOURCE
 from gpuslice.runtime.kube.resources import EVENTS, GPU_NODES, GPU_SHARES, NODES, PODS
 from tests.wire.deviceplugin.agent.world import NODE, World, eventually
 
@@ -28,10 +29,7 @@ def test_the_inventory_and_the_fits_of_an_empty_node_are_published(world: World)
         "1": 2,
     }
     eventually(
-        lambda: (
-            node["status"]["capacity"].get("nvidia.com/gpu-slice") == "200"
-            or world.client.get(NODES, NODE)["status"]["capacity"]["nvidia.com/gpu-slice"] == "200"
-        ),
+        lambda: world.client.get(NODES, NODE)["status"]["capacity"].get(SLICE_RESOURCE) == "200",
         "kubelet's own count",
     )
     assert pods.labels_of(world.client.get(NODES, NODE))["gpuslice.dev/empty-gpus"] == "2"
