@@ -174,12 +174,13 @@ class Arbiter:
 
     def bind(self, binding: Binding) -> Verdict:
         """Decide about a bind, and write the claim where it is granted."""
+        deadlines = _Deadlines(self._clock, self._patience)
         if self._ledgers.snapshot(binding.node) is None:
             # The way of every pod without GPUs: two look-ups, nothing is asked.
             pod = self._pods.known(binding)
             if pod is None or pod.ask is None:
                 return Verdict(outcome="passed")
-            return self._decided(binding, pod)
+            return self._decided(binding, pod, deadlines)
         if not self._binds.acquire(blocking=False):
             message = f"{self._patience.binds} binds are being answered already: try again"
             return _denied(Deny(reason="busy", message=message))
@@ -188,14 +189,14 @@ class Arbiter:
             if pod is None:
                 message = f"there is no pod {binding.namespace}/{binding.name} of that uid any more"
                 return _denied(Deny(reason="pod-gone", message=message))
-            return self._decided(binding, pod)
+            return self._decided(binding, pod, deadlines)
         except UnreachableError as error:
             # Nothing is bound without its claim, whatever the failure policy says.
             return _denied(Deny(reason="unreachable", message=f"try again: {error}", code=503))
         finally:
             self._binds.release()
 
-    def _decided(self, binding: Binding, pod: SharingPod) -> Verdict:
+    def _decided(self, binding: Binding, pod: SharingPod, deadlines: _Deadlines) -> Verdict:
         ask = pod.ask
         if ask is None:
             if pod.asks_slices:
@@ -208,7 +209,9 @@ class Arbiter:
         if pod.node not in (None, binding.node):
             message = f"the pod is bound to node {pod.node} already"
             return _denied(Deny(reason="bound", message=message))
-        deadlines = _Deadlines(self._clock, self._patience)
+        if pod.is_leaving:
+            message = f"pod {pod.pod} has ended or is being deleted"
+            return _denied(Deny(reason="pod-gone", message=message))
         for _ in range(MAX_SWAPS):
             try:
                 decision, version = self._claimed(binding, pod, ask, deadlines)

@@ -8,29 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from gpuslice.contract import pods
 
 Json = Mapping[str, Any]
-
-DEFAULT_SIDECARS: Final = frozenset(
-    {
-        "istio-proxy",
-        "linkerd-proxy",
-        "envoy-sidecar",
-        "consul-dataplane",
-        "kuma-sidecar",
-        "dapr",
-        "daprd",
-        "vault-agent",
-        "cloud-sql-proxy",
-        "gke-gcsfuse-sidecar",
-        "fluent-bit",
-        "otc-container",
-    }
-)
-"""Containers that other tools put into pods, and that never are the ones that compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from gpuslice.contract.ledger import Ledger
 from gpuslice.contract.placement import Policy
 from gpuslice.contract.shares import Share
 from gpuslice.contract.slices import SliceRule
-from webhook.containers import DEFAULT_SIDECARS
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 
@@ -60,7 +59,8 @@ class AdmissionPolicy:
     default_scheduler: str = DEFAULT_SCHEDULER
     adopted_schedulers: frozenset[str] = frozenset()
     """Whose pods become the default scheduler's."""
-    sidecars: frozenset[str] = DEFAULT_SIDECARS
+    sidecars: frozenset[str] = frozenset()
+    """Containers that other tools put into pods, and that never are the ones that compute."""
     whole_gpu_resource: str | None = None
     """Asked for in whole numbers and served as shares of 1; None leaves it alone."""
     runtime_class: str | None = None

@@ -13,7 +13,9 @@ from webhook.mutation import Denial, Mutation, mutate
 from webhook.policies import AdmissionPolicy, Fleet
 
 SLICES = "nvidia.com/gpu-slice"
-POLICY = AdmissionPolicy(fleet=Fleet(kinds_mib=(23034,), most_gpus=8))
+POLICY = AdmissionPolicy(
+    fleet=Fleet(kinds_mib=(23034,), most_gpus=8), sidecars=frozenset({"istio-proxy"})
+)
 
 Amounts = Mapping[str, Any]
 
