@@ -60,6 +60,14 @@ def test_a_higher_priority_goes_first(queue: Queue) -> None:
     assert [taken(queue), taken(queue)] == ["high", "low"]
 
 
+def test_a_priority_that_falls_counts_at_once(queue: Queue) -> None:
+    """Its earlier place says nothing any more."""
+    queue.put(pod("a", spec={"priority": 10}))
+    queue.put(pod("b", spec={"priority": 5}))
+    queue.put(pod("a", spec={"priority": 0}))
+    assert [taken(queue), taken(queue), taken(queue)] == ["b", "a", ""]
+
+
 def test_a_pod_in_flight_is_not_taken_twice(queue: Queue) -> None:
     """Also when the watch tells of it meanwhile."""
     queue.put(pod("a"))
