@@ -9,12 +9,9 @@ ordinary flags. Everything listens on loopback.
 from __future__ import annotations
 
 import contextlib
-import http.client
-import itertools
 import shutil
-import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -31,16 +28,14 @@ from gpuslice.sim.apiserver.server import ApiServer
 from gpuslice.sim.hosts import Ground, Host
 from gpuslice.sim.nvml.driver_root import build_library
 from gpuslice.sim.observation import Observation
-from gpuslice.sim.processes import Child, Processes
+from gpuslice.sim.processes import Processes
+from gpuslice.sim.replicas import LOOPBACK, READY_SECONDS, Replicas
 from gpuslice.sim.scheduler.scheduler import Scheduler
 
 Json = Mapping[str, Any]
 
-LOOPBACK: Final = "127.0.0.1"
-NAMESPACE: Final = "gpuslice"
 WEBHOOK_USER: Final = "system:serviceaccount:gpuslice:gpuslice-webhook"
 SCHEDULER_USER: Final = "system:kube-scheduler"
-READY_SECONDS: Final = 20.0
 DEPLOYED: Final = ("crds", "webhook-configuration.yaml")
 """What of the folder deploy/ is applied, unchanged."""
 
@@ -91,8 +86,7 @@ class Cluster:
         self.server = ApiServer(LOOPBACK, resolve_service=self._resolve)
         self.processes = Processes(self.logs, plan.environment)
         self.hosts: dict[str, Host] = {}
-        self.webhooks: list[Child] = []
-        self._addresses: Iterator[tuple[str, int]] = iter(())
+        self.webhooks: Replicas
         self._clients: list[KubeClient] = []
         self._scheduler: Scheduler | None = None
         self._rng = Random(plan.seed)  # noqa: S311  chance, not secrets
@@ -152,38 +146,13 @@ class Cluster:
 
     def _start_webhooks(self) -> None:
         file = self.server.kubeconfig(self.folder / "webhook.kubeconfig", user=WEBHOOK_USER)
-        addresses = []
-        for number in range(self._plan.webhooks):
-            port, status_port = _free_port(), _free_port()
-            child = self.processes.start(
-                f"webhook-{number}",
-                "webhook",
-                (
-                    *("--kubeconfig", str(file)),
-                    *("--host", LOOPBACK),
-                    *("--port", str(port)),
-                    *("--metrics-port", str(status_port)),
-                    *("--set", f"webhook.namespace={NAMESPACE}"),
-                    *("--set", "webhook.drainSeconds=0"),
-                    *self._settings_arguments(),
-                ),
-            )
-            addresses.append((port, status_port, child))
-        for _, status_port, child in addresses:
-            child.wait_until(lambda port=status_port: _is_ready(port), seconds=READY_SECONDS)
-        self.webhooks = [child for _, _, child in addresses]
-        self._addresses = itertools.cycle([(LOOPBACK, port) for port, _, _ in addresses])
-        for child in self.webhooks[:1]:
-            child.wait_until(self._is_trusted, seconds=READY_SECONDS)
+        self.webhooks = Replicas(self.processes, file, self._settings_arguments())
+        self.webhooks.start(self._plan.webhooks)
+        self.webhooks.wait_until(self._is_trusted)
 
     def _resolve(self, namespace: str, name: str, port: int) -> tuple[str, int]:
-        """Find the service of the webhook: its replicas in turn."""
-        address = next(self._addresses, None)
-        if address is None:
-            raise OSError(
-                f"service {name} of namespace {namespace} has no endpoint for port {port}"
-            )
-        return address
+        """Find the service of the webhook."""
+        return self.webhooks.resolve(namespace, name, port)
 
     def _is_trusted(self) -> bool:
         """Whether the webhook has written its authority into its configuration."""
@@ -292,19 +261,3 @@ class Cluster:
 def _delete(client: KubeClient, resource: Resource, name: str, *, namespace: str = "") -> None:
     with contextlib.suppress(NotFoundError):
         client.delete(resource, name, namespace=namespace)
-
-
-def _free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _is_ready(port: int) -> bool:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=1)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()

@@ -122,6 +122,11 @@ class Processes:
         child.stop()
         self._children.remove(child)
 
+    def kill(self, child: Child) -> None:
+        """End one of them at once, as the kernel's memory killer would."""
+        child.kill()
+        self._children.remove(child)
+
     def ended(self) -> tuple[Child, ...]:
         """Return those that ended without being asked to."""
         return tuple(child for child in self._children if child.exit_code is not None)

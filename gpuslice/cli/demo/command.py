@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -64,9 +64,14 @@ def run(plan: Plan, screen: Screen, *, keep: bool = False) -> int:
         BuildError, ClusterError, ProcessError: where a cluster can't be brought up, or breaks down.
     """
     began = time.monotonic()
+    given: Sequence[verdicts.Verdict] = ()
+
+    def went_well() -> bool:
+        return verdicts.all_hold(given)
+
     with _ended_by_signals(), ExitStack() as stack:
         stack.callback(screen.close)
-        clusters = [stack.enter_context(_cluster(plan, screen)) for _ in range(2)]
+        clusters = [stack.enter_context(_cluster(plan, screen, went_well)) for _ in range(2)]
         given = _tell(screen, *clusters)
         screen.say("", verdicts.closing_line(given, time.monotonic() - began))
         if keep:
@@ -109,21 +114,24 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def _cluster(plan: Plan, screen: Screen) -> Iterator[Cluster]:
+def _cluster(plan: Plan, screen: Screen, went_well: Callable[[], bool]) -> Iterator[Cluster]:
     """Bring a cluster up and down; its logs stay where something went wrong."""
     cluster = Cluster(plan)
     handler = logging.FileHandler(cluster.logs / "cluster.log", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
     logging.getLogger().addHandler(handler)
-    well = False
+    keep_logs = True
     try:
         yield cluster.start()
-        well = True
+        keep_logs = not went_well()
+    except KeyboardInterrupt:
+        keep_logs = False
+        raise
     finally:
-        cluster.stop(keep_logs=not well)
         logging.getLogger().removeHandler(handler)
         handler.close()
-        if not well:
+        cluster.stop(keep_logs=keep_logs)
+        if keep_logs:
             screen.say(f"The logs of each part are in {cluster.logs}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ class DemoRun:
         }
         self.environment.pop("KUBECONFIG", None)
         self.lines: list[str] = []
+        self._commands: set[str] = set()
         self._told = threading.Condition()
         self._process = subprocess.Popen(
             command,
@@ -52,6 +54,9 @@ class DemoRun:
                 with self._told:
                     self.lines.append(line.rstrip("\n"))
                     self._told.notify_all()
+        self._process.wait()
+        with self._told:
+            self._told.notify_all()
 
     @property
     def output(self) -> str:
@@ -64,8 +69,7 @@ class DemoRun:
     def wait_for(self, text: str, seconds: float = 100) -> None:
         """Wait for a line that contains a text."""
         with self._told:
-            found = self._told.wait_for(lambda: text in self.output or not self.is_alive, seconds)
-        assert found, self.output
+            self._told.wait_for(lambda: text in self.output or not self.is_alive, seconds)
         assert text in self.output, self.output
 
     @property
@@ -81,9 +85,17 @@ class DemoRun:
         self._reader.join(5)
         return code
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """End it if it still runs, and remove what it had to leave."""
         self._process.kill()
         self.end()
+        for folder in self.folders():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def folders(self) -> set[Path]:
+        """Return the folders of its clusters, as far as their processes or its output name them."""
+        named = "\n".join([self.output, *self._commands])
+        return set(map(Path, re.findall(r"/tmp/gpuslice-\w+", named)))
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a `gpuslice` command beside it."""
@@ -105,7 +117,9 @@ class DemoRun:
                 continue
             try:
                 if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes():
-                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+                    command = (folder / "cmdline").read_text().replace("\0", " ")
+                    self._commands.add(command)
+                    found[int(folder.name)] = command
             except OSError:  # ended meanwhile, or another user's
                 continue
         return found

@@ -48,5 +48,6 @@ def test_a_planted_mistake_breaks_a_promise(
         assert said in run.output
         assert f"Broken: promise {broken}" in run.output.replace("promise 1, ", "promise ")
         run.wait_until_nothing_is_left(5)
+        assert all((folder / "logs").is_dir() for folder in run.folders()), "the logs are kept"
     finally:
-        run.kill()
+        run.close()

@@ -33,7 +33,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
         run.wait_for("goes on until Ctrl-C")
         yield run
     finally:
-        run.kill()
+        run.close()
 
 
 def test_every_promise_holds(kept: DemoRun) -> None:
@@ -85,20 +85,19 @@ def test_ctrl_c_ends_everything_within_seconds(tmp_path: Path) -> None:
         run.send(signal.SIGINT)
         assert run.end(10) == 130
         run.wait_until_nothing_is_left(1)
-        folders = [line.split()[-1] for line in run.lines if line.startswith("The logs of each")]
-        assert folders
-        for folder in folders:
-            assert (Path(folder)).is_dir()
+        assert run.folders()
+        assert not any(folder.exists() for folder in run.folders())
     finally:
-        run.kill()
+        run.close()
 
 
 def test_a_killed_demo_takes_its_processes_along(tmp_path: Path) -> None:
     run = DemoRun([*DEMO], tmp_path)
     try:
         run.wait_for("pod/gpu-sharing-pod-1 created")
+        assert run.left_behind()
         run.send(signal.SIGKILL)
         run.end(5)
         run.wait_until_nothing_is_left(20)
     finally:
-        run.kill()
+        run.close()
