@@ -93,20 +93,19 @@ class CertificateKeeper:
         self._stopping.set()
 
     def _run(self) -> None:
-        pause = 0.0
+        pause, retry = 0.0, FIRST_LOOK_SECONDS
         problem = ""
         while not self._stopping.wait(pause):
-            pause = FIRST_LOOK_SECONDS
             try:
                 changed, complete = self._certificate.look()
             except (KubeError, TrustError, CertificateError) as error:
                 if str(error) != problem:
                     log.warning("certificate_not_kept", error=str(error))
                 problem = str(error)
+                pause, retry = retry, min(2 * retry, LOOK_SECONDS)
                 continue
-            problem = ""
-            if complete:
-                pause = LOOK_SECONDS
+            problem, retry = "", FIRST_LOOK_SECONDS
+            pause = LOOK_SECONDS if complete else FIRST_LOOK_SECONDS
             if changed:
                 log.info("certificate_changed")
                 self._serve_anew()

@@ -58,7 +58,7 @@ def _map(item: Json, key: str) -> Json:
     value = item.get(key)
     if value is None:
         return {}
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise ShapeError(f"{key} is no map")
     return value
 
@@ -67,7 +67,7 @@ def _maps(item: Json, key: str) -> list[Json]:
     value = item.get(key)
     if value is None:
         return []
-    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise ShapeError(f"{key} is no list of maps")
     return value
 
