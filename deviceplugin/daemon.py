@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin import checkpoint, telling
-from deviceplugin.agent import Agent, Rules
+from deviceplugin.agent import Agent
 from deviceplugin.allocation import Grant
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
@@ -18,12 +18,15 @@ from deviceplugin.folderwatch import FolderWatch
 from deviceplugin.health import Driver, HealthMonitor, HealthSettings
 from deviceplugin.injection import Injection
 from deviceplugin.inventory import Inventory, MigUse
+from deviceplugin.judgement import Judge
 from deviceplugin.nvml import Nvml
 from deviceplugin.patience import Limits
 from deviceplugin.podresources import PodResources
+from deviceplugin.publisher import Publisher
 from deviceplugin.readback import Readback, Tempo
 from deviceplugin.records import Records
 from deviceplugin.registration import Pace, Registrar
+from deviceplugin.rules import Rules
 from deviceplugin.server import DevicePlugin, PluginServer
 from deviceplugin.telling import LedgerCollector, Reporter
 from gpuslice.contract.ledger import Ledger
@@ -107,16 +110,26 @@ class Daemon:
         self._reporter = Reporter(node, metrics, self._recorder)
         metrics.collect_with(LedgerCollector(node, self.allocator, lambda: self.board.streaming))
         self.caches = Caches(client, node, on_change=self._on_change)
-        self.agent = Agent(
+        records, rules = Records(client, node), rules_of(settings)
+        self.judge = Judge(
             node,
-            rules_of(settings),
-            records=Records(client, node),
+            rules,
+            records=records,
             caches=self.caches,
             allocator=self.allocator,
             board=self.board,
             readback=self.readback,
-            errands=self._errands,
             inventory=self._inventory,
+            clock=clock,
+        )
+        self.agent = Agent(
+            rules,
+            judge=self.judge,
+            publisher=Publisher(rules, records, self.caches, self._reporter),
+            records=records,
+            caches=self.caches,
+            readback=self.readback,
+            errands=self._errands,
             forget_retired=lambda claimed: self.monitor.forget_retired(claimed=claimed),
             clock=clock,
             telling=self._reporter,
@@ -132,7 +145,7 @@ class Daemon:
         )
         self._folder_watch = FolderWatch(folder, self._on_folder)
         self.board.on_streaming = self._on_streaming
-        self.allocator.look_again = self.agent.look_again
+        self.allocator.look_again = self.judge.look_again
         self.allocator.on_grant = self._on_grant
 
     # --- life
@@ -186,7 +199,7 @@ class Daemon:
 
     def _on_inventory(self) -> None:
         # Here and now: the agent's own thread may be waiting for the API server.
-        self.agent.decide()
+        self.judge.decide()
         self.registrar.wake()
         self.agent.wake()
 

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from deviceplugin.allocator import Allocator
-from deviceplugin.reconciliation import Note
+from deviceplugin.reconciliation import Note, Repair
 from gpuslice.contract import names
 from gpuslice.contract.ledger import ClaimState
 from gpuslice.contract.names import NodeName
@@ -78,7 +78,12 @@ class Reporter:
         self._repairs.labels(repair=note.repair.value).inc()
         about = {"name": note.pod.name, "namespace": note.pod.namespace, "uid": note.pod.uid}
         self._recorder.record(
-            PODS, {"metadata": about}, note.repair.value, note.message, warning=True
+            PODS,
+            {"metadata": about},
+            note.repair.value,
+            note.message,
+            # kubelet may serve equal pods in any order: an exchange is nobody's fault.
+            warning=note.repair is not Repair.EXCHANGED,
         )
 
     def sells_whole_gpus(self, count: int) -> None:

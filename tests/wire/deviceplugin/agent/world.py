@@ -128,10 +128,10 @@ class World:
     """All of it."""
 
     def __init__(self, root: Path, *gpus: Gpu, api: ApiServer | None = None) -> None:
-        """Lay it out; nothing runs yet but the API server."""
+        """Lay it out; nothing runs yet but the API server, which may have been started before."""
         self.root = root
         self.gpus = gpus
-        self.api = (api or ApiServer(port=0)).start()
+        self.api = api or ApiServer(port=0).start()
         self.kubeconfig = self.api.kubeconfig(root / "kubeconfig")
         self.client = KubeClient(config.load(self.kubeconfig), component="test")
         self.define()
