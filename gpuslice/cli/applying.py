@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -13,6 +14,8 @@ from gpuslice.runtime.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Resourc
 
 Json = Mapping[str, Any]
 
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+"""kubectl's own annotation, so that both can be used on one object."""
 _FIRST: Final = ("Namespace", "CustomResourceDefinition")
 """Kinds that other objects of the same files may need."""
 
@@ -64,17 +67,54 @@ def apply(api: Api, manifest: Manifest, namespace: str | None = None) -> str:
     """
     resource, where = _located(api, manifest, namespace)
     called = f"{singular(resource)}/{manifest.name}"
+    wanted = _remembered(manifest.body)
     if "name" not in manifest.body["metadata"]:
-        made = api.create(resource, manifest.body, namespace=where)
+        made = api.create(resource, wanted, namespace=where)
         return f"{singular(resource)}/{made['metadata']['name']} created"
     try:
-        before = api.get(resource, manifest.name, namespace=where)
+        there = api.get(resource, manifest.name, namespace=where)
     except NotFoundError:
-        api.create(resource, manifest.body, namespace=where)
+        api.create(resource, wanted, namespace=where)
         return f"{called} created"
-    after = api.patch(resource, manifest.name, manifest.body, namespace=where)
-    versions = [each["metadata"].get("resourceVersion") for each in (before, after)]
-    return f"{called} {'unchanged' if versions[0] == versions[1] else 'configured'}"
+    changes = merge_patch(_applied_before(there), wanted)
+    if not changes:
+        return f"{called} unchanged"
+    api.patch(resource, manifest.name, changes, namespace=where)
+    return f"{called} configured"
+
+
+def merge_patch(before: Json, after: Json) -> dict[str, Any]:
+    """Return the merge patch (RFC 7386) that leads from one object to another."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            if inner := merge_patch(old, value):
+                patch[key] = inner
+        elif value != old or key not in before:
+            patch[key] = value
+    return patch
+
+
+def _remembered(body: Json) -> dict[str, Any]:
+    """Return a manifest that bears its own text, as kubectl leaves it.
+
+    What admission or a controller has changed since is then not taken for the author's change: a
+    pod that is applied again must not get its old scheduler back.
+    """
+    metadata = body["metadata"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    annotations = {**(metadata.get("annotations") or {}), LAST_APPLIED: text}
+    return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _applied_before(there: Json) -> dict[str, Any]:
+    """Return the manifest that an object was last applied from, with its own text."""
+    annotations = there["metadata"].get("annotations") or {}
+    try:
+        return _remembered(json.loads(annotations[LAST_APPLIED]))
+    except (KeyError, ValueError, TypeError):
+        return {}
 
 
 def delete(api: Api, manifest: Manifest, namespace: str | None = None) -> str:

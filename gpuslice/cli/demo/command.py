@@ -159,7 +159,9 @@ def _wait(cluster: Cluster, screen: Screen) -> None:
             "",
             "The cluster of three nodes goes on until Ctrl-C. In another terminal:",
             "    gpuslice get pods -o wide",
-            "    gpuslice explain pod gpu-sharing-pod-2",
+            "    gpuslice get gpunodes",
+            "    gpuslice apply -f deploy/examples    # creates again what the demo has deleted",
+            "    gpuslice explain pod gpu-sharing-pod-1",
             f"Its kubeconfig: {place}",
         )
         screen.close()

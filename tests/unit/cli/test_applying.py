@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpuslice.cli.applying import apply, delete, delete_named, in_order
+from gpuslice.cli.applying import apply, delete, delete_named, in_order, merge_patch
 from gpuslice.cli.kinds import UnknownKindError, resource_named, resource_of
 from gpuslice.cli.manifests import Manifest, read_manifests
 from gpuslice.runtime.kube.errors import NotFoundError
@@ -18,22 +20,24 @@ from gpuslice.runtime.kube.resources import PODS, Resource
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 
 
+def merged(there: Any, patch: Any) -> Any:
+    """Apply a merge patch as RFC 7386 says."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(there) if isinstance(there, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
 class Objects:
     """An API that keeps objects by path."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
-        self._version = 0
-
-    def _keep(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        old = self.kept.get(path, {})
-        if dict(body) != {key: value for key, value in old.items() if key != "metadata"} | {
-            "metadata": body["metadata"]
-        }:
-            self._version += 1
-        metadata = {**body["metadata"], "resourceVersion": str(self._version)}
-        self.kept[path] = {**body, "metadata": metadata}
-        return self.kept[path]
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
         path = resource.path(namespace=namespace, name=name)
@@ -51,12 +55,15 @@ class Objects:
         metadata = thing["metadata"]
         name = metadata.get("name") or f"{metadata['generateName']}x"
         path = resource.path(namespace=namespace, name=name)
-        return self._keep(path, {**thing, "metadata": {**metadata, "name": name}})
+        self.kept[path] = {**thing, "metadata": {**metadata, "name": name}}
+        return self.kept[path]
 
     def patch(
         self, resource: Resource, name: str, patch: Mapping[str, Any], *, namespace: str = ""
     ) -> dict[str, Any]:
-        return self._keep(resource.path(namespace=namespace, name=name), patch)
+        path = resource.path(namespace=namespace, name=name)
+        self.kept[path] = merged(self.kept[path], patch)
+        return self.kept[path]
 
     def delete(self, resource: Resource, name: str, *, namespace: str = "") -> dict[str, Any]:
         self.get(resource, name, namespace=namespace)
@@ -74,6 +81,46 @@ def test_an_object_is_created_once_and_then_unchanged_until_it_changes() -> None
     assert apply(api, pod("a")) == "pod/a unchanged"
     changed = Manifest(source="-", body={**pod("a").body, "spec": {"x": 1}})
     assert apply(api, changed) == "pod/a configured"
+
+
+def test_what_others_changed_stays_and_what_the_author_takes_out_goes() -> None:
+    api = Objects()
+    spec = {"schedulerName": "other", "nodeSelector": {"a": "1", "b": "2"}}
+    first = Manifest(source="-", body={**pod("a").body, "spec": spec})
+    apply(api, first)
+    (path,) = api.kept
+    api.kept[path]["spec"] = {**spec, "schedulerName": "default-scheduler", "nodeName": "n"}
+    assert apply(api, first) == "pod/a unchanged"
+    second = Manifest(source="-", body={**first.body, "spec": {**spec, "nodeSelector": {"a": "1"}}})
+    assert apply(api, second) == "pod/a configured"
+    assert api.kept[path]["spec"] == {
+        "schedulerName": "default-scheduler",
+        "nodeName": "n",
+        "nodeSelector": {"a": "1"},
+    }
+
+
+def test_an_object_that_was_not_applied_gets_the_whole_manifest() -> None:
+    api = Objects()
+    api.create(PODS, pod("a").body, namespace="default")
+    assert apply(api, pod("a", labels={"x": "y"})) == "pod/a configured"
+    assert api.kept["/api/v1/namespaces/default/pods/a"]["metadata"]["labels"] == {"x": "y"}
+
+
+VALUES = st.recursive(
+    st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+BODIES = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
+
+
+@given(before=BODIES, after=BODIES)
+def test_a_merge_patch_leads_from_one_object_to_the_other(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    assert merged(before, merge_patch(before, after)) == after
+    assert merge_patch(after, after) == {}
 
 
 def test_the_manifests_own_namespace_wins_over_the_commands() -> None:

@@ -67,6 +67,17 @@ def test_the_commands_work_on_the_kept_cluster(kept: DemoRun, tmp_path: Path) ->
     assert 'pods "nobody" not found' in refused.stderr
 
 
+def test_the_examples_can_be_applied_again_and_what_waits_is_explained(kept: DemoRun) -> None:
+    again = kept.command("apply", "-f", "deploy/examples")
+    assert again.returncode == 0, again.stderr
+    assert "pod/gpu-sharing-pod-1 created" in again.stdout
+    assert "pod/gpu-sharing-pod-2 unchanged" in again.stdout
+    assert "queue/test unchanged" in again.stdout
+    said = kept.command("explain", "pod", "gpu-sharing-pod-1").stdout
+    assert "default/gpu-sharing-pod-1 is Pending: it asks for 0.5, 11517 MiB of one GPU" in said
+    assert "the ledger says: no single GPU has that much free" in said
+
+
 def test_a_pod_that_is_wrong_is_refused_with_the_webhooks_own_words(
     kept: DemoRun, tmp_path: Path
 ) -> None:
