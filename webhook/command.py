@@ -101,18 +101,21 @@ def run(chosen: Settings, kubeconfig: Path | None, own_folder: Path) -> int:
         trust.write_files(folder, pair.leaf)
         client.close()  # the worker, a fork of this process, makes its own
     leaf = trust.read_files(folder)
-    certs.check(leaf, keeping.now())
+    expires = certs.check(leaf, keeping.now())
 
     def load(leash: Leash) -> Wsgi:
         client = KubeClient(cluster, component=COMPONENT)
         worker = Worker(chosen, client, draining=leash.draining)
+        worker.certificate_expires(expires)
         worker.start()
         certificate = (
             OwnCertificate(client, place, folder)
             if is_own
             else GivenCertificate(folder, served=trust.read_files(folder))
         )
-        CertificateKeeper(certificate, server.ask_for_new_worker).start()
+        CertificateKeeper(
+            certificate, tell=worker.certificate_expires, serve_anew=server.ask_for_new_worker
+        ).start()
         return worker.app
 
     port = about.port or server.free_port(about.host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,17 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a look at the certificate found."""
+
+    expires: datetime
+    changed: bool
+    """Whether another pair is to be served than before."""
+    complete: bool = True
+    """Whether the API server has been told whom to trust."""
+
+
 class OwnCertificate:
     """Mode ``self``: the pair is in a Secret, and our webhook configurations trust it."""
 
@@ -37,16 +49,20 @@ class OwnCertificate:
         self._place = place
         self._folder = folder
 
-    def look(self) -> tuple[bool, bool]:
-        """Bring all in order; return whether the served pair changed, and whether all is there.
+    def look(self) -> Look:
+        """Bring all in order.
 
         Raises:
-            KubeError, TrustError: where the API server doesn't let it.
+            KubeError, TrustError, CertificateError: where that can't be done.
         """
         pair = trust.ensure_pair(self._client, self._place, now())
         # Trust first: a server that shows a leaf before it is trusted can't be called.
         found = trust.ensure_bundles(self._client, pair.authority.certificate_pem)
-        return trust.write_files(self._folder, pair.leaf), found > 0
+        return Look(
+            expires=certs.check(pair.leaf, now()),
+            changed=trust.write_files(self._folder, pair.leaf),
+            complete=found > 0,
+        )
 
 
 class GivenCertificate:
@@ -57,29 +73,38 @@ class GivenCertificate:
         self._folder = folder
         self._served = served
 
-    def look(self) -> tuple[bool, bool]:
-        """Return whether there is another pair that can be served, and True.
+    def look(self) -> Look:
+        """Read the folder again.
 
         Raises:
             CertificateError: where the new pair is no good: the old one stays.
         """
         leaf = trust.read_files(self._folder)
-        if leaf == self._served:
-            return False, True
-        certs.check(leaf, now())
-        changed = self._served is not None
+        expires = certs.check(leaf, now())
+        changed = self._served not in (None, leaf)
         self._served = leaf
-        return changed, True
+        return Look(expires=expires, changed=changed)
 
 
 class CertificateKeeper:
     """Looks again and again; one thread of the worker."""
 
     def __init__(
-        self, certificate: OwnCertificate | GivenCertificate, serve_anew: Callable[[], object]
+        self,
+        certificate: OwnCertificate | GivenCertificate,
+        *,
+        tell: Callable[[datetime], object],
+        serve_anew: Callable[[], object],
     ) -> None:
-        """Keep what to look at, and what to do when another pair is to be served."""
+        """Keep what to look at.
+
+        Args:
+            certificate: what to look at.
+            tell: called with the time at which the certificate expires.
+            serve_anew: called when another pair is to be served.
+        """
         self._certificate = certificate
+        self._tell = tell
         self._serve_anew = serve_anew
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
@@ -97,7 +122,7 @@ class CertificateKeeper:
         problem = ""
         while not self._stopping.wait(pause):
             try:
-                changed, complete = self._certificate.look()
+                look = self._certificate.look()
             except (KubeError, TrustError, CertificateError) as error:
                 if str(error) != problem:
                     log.warning("certificate_not_kept", error=str(error))
@@ -105,7 +130,8 @@ class CertificateKeeper:
                 pause, retry = retry, min(2 * retry, LOOK_SECONDS)
                 continue
             problem, retry = "", FIRST_LOOK_SECONDS
-            pause = LOOK_SECONDS if complete else FIRST_LOOK_SECONDS
-            if changed:
+            pause = LOOK_SECONDS if look.complete else FIRST_LOOK_SECONDS
+            self._tell(look.expires)
+            if look.changed:
                 log.info("certificate_changed")
                 self._serve_anew()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from gpuslice.contract import pods
@@ -44,6 +45,13 @@ class Records:
             "Time that a granted bind waited for its Node to show the claim.",
             buckets=WAIT_SECONDS,
         )
+        self._expiry = metrics.gauge(
+            "certificate_expiry_timestamp_seconds", "When the certificate that is served expires."
+        )
+
+    def certificate(self, expires: datetime) -> None:
+        """Take down when the certificate expires."""
+        self._expiry.set(expires.timestamp())
 
     def review(self, *, route: str, review: Review, answer: Answer, seconds: float) -> None:
         """Take down one review."""

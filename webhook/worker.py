@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from gpuslice.contract.placement import Policy
@@ -66,6 +67,7 @@ class Worker:
         """
         self._settings = settings
         self._draining = draining
+        self._expires: datetime | None = None
         self._metrics = Metrics("webhook")
         self._records = Records(self._metrics)
         hold = settings.arbiter.rise_hold_milliseconds / 1000
@@ -129,10 +131,17 @@ class Worker:
         for cache in self._caches.all():
             cache.stop()
 
+    def certificate_expires(self, expires: datetime) -> None:
+        """Take the time at which the served certificate expires."""
+        self._expires = expires
+        self._records.certificate(expires)
+
     def ready(self) -> State:
         """Say whether binds and pods can be decided here."""
         if self._draining.is_set():
             return False, "draining"
+        if self._expires is not None and datetime.now(UTC) >= self._expires:
+            return False, f"the certificate expired on {self._expires:%Y-%m-%d %H:%M} UTC"
         for cache in self._caches.all():
             if not cache.is_ready:
                 return False, f"reading the cluster: {cache.problem or 'not done yet'}"

@@ -91,7 +91,7 @@ def test_what_meets_nobody_is_what_admission_leaves_alone(case: dict[str, Any]) 
         (build_pod({"gpu-fracton": "0.5"}), True),
         (build_pod({"GPU_MEMORY": "4000"}), True),
         (build_pod({"gpu-fraction-container-name": "x"}), True),
-        (build_pod({"gpuslice.dev/placment": "pack"}), True),
+        (build_pod({"gpuslice.dev/placements": "pack"}), True),
         (build_pod({"gpu-fraction": "0.5"}, schedulerName="volcano"), True),
         (build_pod({"gpu-fraction": "0.5"}), False),
         (build_pod({"a": "b"}), False),

@@ -230,7 +230,7 @@ def test_whole_gpus_of_two_containers_are_refused_until_shares_are_per_container
         ("nvidia.com/gpu.memory", "gpu-memory"),
         ("GPU-Fraction", "gpu-fraction"),
         ("gpu-fraction-num-device", "gpu-fraction-num-devices"),
-        ("gpuslice.dev/placment", "gpuslice.dev/placement"),
+        ("gpuslice.dev/placements", "gpuslice.dev/placement"),
     ],
 )
 def test_a_key_that_looks_like_ours_gets_a_warning_with_the_right_name(

@@ -178,3 +178,15 @@ def test_a_webhook_that_cant_reach_the_cluster_says_so_and_ends(
     webhook = Webhook(cluster, kubeconfig=bad)
     assert webhook.process.wait(30) == 1
     assert "gpuslice webhook: " in webhook.log_path.read_text()
+
+
+def test_the_certificates_expiry_is_a_metric(cluster: Cluster) -> None:
+    webhook = Webhook(cluster).wait_ready()
+    _, text = webhook.status("/metrics")
+    (line,) = (
+        line
+        for line in text.splitlines()
+        if line.startswith("gpuslice_certificate_expiry_timestamp_seconds ")
+    )
+    assert float(line.split()[1]) > datetime.now(UTC).timestamp() + 80 * 86400
+    webhook.close()
