@@ -206,7 +206,10 @@ def _built(module: GoModule, go_version: str) -> Path:
     name = key(module, go_version)
     folder = cache_dir() / "bin" / module.name
     target = folder / name
-    with locked(folder / ".lock"):  # two builds of the same thing would only slow each other down
+    if target.exists():  # and needn't wait for a build of another version
+        os.utime(target)
+        return target
+    with locked(folder / ".lock"):  # two builds at once would only slow each other down
         if not target.exists():
             say(f"building {module.title}")
             started = time.monotonic()

@@ -257,12 +257,21 @@ class Cluster:
         self._label_gpu_nodes()
         self.apply(objects)
         for workload in deployment.workloads(objects):
-            metadata = workload["metadata"]
+            self._wait_rolled_out(workload, timeout_seconds)
+
+    def _wait_rolled_out(self, workload: Json, timeout_seconds: float) -> None:
+        """Wait until the pods of a Deployment or DaemonSet run; say what is wrong with them."""
+        name = f"{workload['kind'].lower()}/{workload['metadata']['name']}"
+        namespace = f"--namespace={workload['metadata'].get('namespace', 'default')}"
+        try:
             self.kubectl(
-                *("rollout", "status", f"{workload['kind']}/{metadata['name']}"),
-                *(f"--namespace={metadata['namespace']}", f"--timeout={timeout_seconds:.0f}s"),
+                *("rollout", "status", name, namespace, f"--timeout={timeout_seconds:.0f}s"),
                 timeout_seconds=timeout_seconds + 10,
             )
+        except HarnessError as err:
+            pods = self.kubectl("get", "pods", namespace, check=False).stdout
+            logs = self.kubectl("logs", name, namespace, "--tail=5", check=False)
+            raise HarnessError(f"{err}\n{pods}\n{logs.stdout}{logs.stderr}") from err
 
     def apply(self, objects: Sequence[Json]) -> None:
         """`kubectl apply`; a kind that its CRD has just brought may take a moment to be known."""
@@ -303,5 +312,6 @@ class Cluster:
         return time.monotonic() - started
 
     def _copy_logs(self) -> None:
-        if self._keep_logs is not None:
-            shutil.copytree(self.run / "logs", self._keep_logs, dirs_exist_ok=True)
+        logs = self.run / "logs"
+        if self._keep_logs is not None and logs.exists():
+            shutil.copytree(logs, self._keep_logs, dirs_exist_ok=True)
