@@ -60,7 +60,7 @@ def warn_template(review: Review, policy: AdmissionPolicy) -> Answer:
     path = _TEMPLATE_PATHS.get(review.kind)
     if path is None:
         raise ReviewError(f"this endpoint reviews {', '.join(TEMPLATE_KINDS)}, not {review.kind}")
-    if review.content is None or review.sub_resource:
+    if review.content is None or review.sub_resource or not policy.template_warnings:
         return Answer()
     template: Json = review.content
     for key in path:

@@ -65,6 +65,8 @@ class AdmissionPolicy:
     """Asked for in whole numbers and served as shares of 1; None leaves it alone."""
     runtime_class: str | None = None
     """For sharing pods that name none; None leaves it to the nodes."""
+    template_warnings: bool = True
+    """Whether the authors of templates hear what their pods would meet."""
     mps_nodes: bool = False
     """Whether any known node serves its GPUs through MPS."""
 

@@ -38,6 +38,7 @@ def policy_of(
         sidecars=frozenset(settings.sidecar_containers),
         whole_gpu_resource=settings.whole_gpu_resource or None,
         runtime_class=settings.runtime_class_name or None,
+        template_warnings=settings.template_warnings,
     )
 
 

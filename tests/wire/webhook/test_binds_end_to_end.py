@@ -102,7 +102,7 @@ def test_a_plugin_that_stays_away_means_a_denial_within_the_wait(site: Site) -> 
     began = time.monotonic()
     with pytest.raises(ConflictError, match="not serving"):
         site.cluster.client.bind(pod, "node-gone")
-    assert 0.4 < time.monotonic() - began < 2
+    assert 0.4 < time.monotonic() - began < 2.5
     assert site.cluster.claims("node-gone") == []
 
 
@@ -122,7 +122,7 @@ def test_waiting_binds_never_delay_admission(site: Site) -> None:
         times.append(time.monotonic() - began)
     connection.close()
     assert thread.is_alive()
-    assert sorted(times)[25] < 0.02
+    assert sorted(times)[25] < 0.1
     thread.join(20)
     # None was shown, so all were taken back.
     assert site.cluster.claims("node-slow") == []
