@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.demo.demos import DEMO, DemoRun
+from tests.wire.demo.demos import DEMO, PROJECT, DemoRun
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("demo")]
 
@@ -45,6 +45,13 @@ def test_what_the_scheduler_says_stands_beside_what_the_ledger_says(kept: DemoRu
     assert "2 Insufficient gpuslice.dev/fit-0.5" in kept.output
     assert "the ledger says: no single GPU has that much free" in kept.output
     assert "3517 MiB" in kept.output
+
+
+def test_the_readme_shows_lines_that_the_demo_really_prints(kept: DemoRun) -> None:
+    readme = (PROJECT / "README.md").read_text()
+    excerpt = readme.split("```text\n")[1].split("```")[0].splitlines()
+    assert len(excerpt) > 10
+    assert [line for line in excerpt if line not in kept.output] == []
 
 
 def test_the_commands_work_on_the_kept_cluster(kept: DemoRun, tmp_path: Path) -> None:
