@@ -29,6 +29,7 @@ OUR_SOCKETS: Final = "gpuslice-*.sock"
 
 REGISTER_SECONDS: Final = 15.0
 """kubelet dials back within Register and allows itself 10 s for that."""
+REGISTER_LOOK_SECONDS: Final = 0.2
 
 
 class RegistrationError(Exception):
@@ -69,8 +70,17 @@ class Pace:
     last_retry: float = 5.0
 
 
-def register(kubelet_socket: Path, endpoint: str, resource: str) -> None:
+def register(
+    kubelet_socket: Path, endpoint: str, resource: str, *, is_worth_it: Callable[[], bool]
+) -> None:
     """Tell kubelet of a plugin that serves already.
+
+    Args:
+        kubelet_socket: where kubelet listens.
+        endpoint: the plugin's socket's name, in the same folder.
+        resource: what it advertises.
+        is_worth_it: asked now and then whether to wait on: a kubelet that dies in between may
+            leave a connection that nobody answers.
 
     Raises:
         RegistrationError: with kubelet's words.
@@ -84,10 +94,19 @@ def register(kubelet_socket: Path, endpoint: str, resource: str) -> None:
         options=api_pb2.DevicePluginOptions(get_preferred_allocation_available=True),
     )
     with grpc.insecure_channel(f"unix://{kubelet_socket}", options=options) as channel:
-        try:
-            api_pb2_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_SECONDS)
-        except grpc.RpcError as error:
-            raise RegistrationError(f"{error.code().name}: {error.details()}") from error
+        stub = api_pb2_grpc.RegistrationStub(channel)
+        answer = stub.Register.future(request, timeout=REGISTER_SECONDS)
+        while True:
+            try:
+                answer.result(timeout=REGISTER_LOOK_SECONDS)
+            except grpc.FutureTimeoutError:
+                if not is_worth_it():
+                    answer.cancel()
+                    raise RegistrationError("given up: this kubelet is gone") from None
+            except grpc.RpcError as error:
+                raise RegistrationError(f"{error.code().name}: {error.details()}") from error
+            else:
+                return
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
@@ -197,7 +216,12 @@ class Registrar:
         server = self._new_server(self._new_path())
         try:
             server.start()
-            register(kubelet, server.socket.name, self._resource)
+            register(
+                kubelet,
+                server.socket.name,
+                self._resource,
+                is_worth_it=lambda: not self._stopping and identity(kubelet) == known,
+            )
             self._on_event("registered", server.socket.name)
             trouble, streamed = self._watch(kubelet, known, server.socket)
         except (OSError, RegistrationError) as error:

@@ -112,8 +112,14 @@ class Plug:
 
 
 @contextmanager
-def plugged(kubelet: BareKubelet, *gpus: Gpu) -> Iterator[Plug]:
-    """Yield a plugin with these GPUs that wants to be registered."""
+def plugged(kubelet: BareKubelet, *gpus: Gpu, hears: bool = True) -> Iterator[Plug]:
+    """Yield a plugin with these GPUs that wants to be registered.
+
+    Args:
+        kubelet: may run already, or not yet.
+        gpus: in the order of their index.
+        hears: whether the system tells of changes in kubelet's folder.
+    """
     board = DeviceBoard()
     allocator = Allocator(Ledger(node=NodeName("node-a"), gpus=gpus), clock=time.monotonic)
     events: list[tuple[str, str]] = []
@@ -131,7 +137,7 @@ def plugged(kubelet: BareKubelet, *gpus: Gpu) -> Iterator[Plug]:
     )
     board.on_streaming = registrar.wake
     board.publish(device_list(gpus))
-    watch = FolderWatch(kubelet.plugin_folder, registrar.wake)
+    watch = FolderWatch(kubelet.plugin_folder, registrar.wake if hears else lambda: None)
     registrar.start()
     watch.start()
     try:

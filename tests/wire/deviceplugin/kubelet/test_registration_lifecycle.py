@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 import time
+from pathlib import Path
 
 from gpuslice.sim.kubelet.bare import BareKubelet
 from tests.wire.deviceplugin.kubelet.plug import Plug, eventually, gpu, plugged
@@ -121,3 +123,70 @@ def test_dead_sockets_of_ours_are_removed_and_living_or_foreign_ones_stay(
             assert not (folder / "gpuslice-dead.sock").exists()
             assert (folder / "gpuslice-alive.sock").exists()
             assert (folder / "other.sock").exists()
+
+
+def test_it_registers_again_when_another_instance_s_end_unregisters_it(
+    kubelet: BareKubelet,
+) -> None:
+    """A kubelet up to 1.36 drops by name: the old stream's end takes the new plugin along."""
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as old:
+        eventually(lambda: is_up(old), "old one registered")
+        with plugged(kubelet, gpu(0), gpu(1)) as new:
+            eventually(lambda: kubelet.registrations >= 2 and is_up(new), "new one registered")
+            old.registrar.stop()
+            eventually(lambda: is_up(new), "new one is up in the end", 5)
+            settled = kubelet.registrations
+            assert new.board.streaming
+            assert settled >= 2
+
+
+def test_a_folder_wiped_twice_in_a_row_ends_in_one_registration(kubelet: BareKubelet) -> None:
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        for count in (2, 3):
+            for path in kubelet.plugin_folder.glob("gpuslice-*.sock"):
+                path.unlink()
+            eventually(lambda count=count: kubelet.registrations >= count, "registered again", 5)
+        eventually(lambda: is_up(plug), "up", 5)
+        assert len(list(kubelet.plugin_folder.glob("gpuslice-*.sock"))) == 1
+
+
+def test_without_file_events_it_finds_out_by_looking(kubelet: BareKubelet) -> None:
+    """A node may be out of inotify instances."""
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1), hears=False) as plug:
+        eventually(lambda: is_up(plug), "first registration")
+        for path in kubelet.plugin_folder.glob("gpuslice-*.sock"):
+            path.unlink()
+        eventually(lambda: kubelet.registrations == 2 and is_up(plug), "registered again", 5)
+        kubelet.stop()
+        kubelet.start()
+        eventually(lambda: is_up(plug), "registered with the new kubelet", 5)
+
+
+def test_many_kubelet_restarts_leave_nothing_behind(kubelet: BareKubelet) -> None:
+    """Descriptors and threads stay flat."""
+
+    def burden() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    kubelet.start()
+    with plugged(kubelet, gpu(0), gpu(1)) as plug:
+
+        def restart() -> None:
+            kubelet.stop()
+            kubelet.start()
+            eventually(lambda: is_up(plug), "registered again")
+
+        for _ in range(3):
+            restart()
+        before = burden()
+        for _ in range(12):
+            restart()
+        # Of a pool's last threads some may be ending; a leak of one each would be twelve.
+        eventually(
+            lambda: all(now <= then + 6 for now, then in zip(burden(), before, strict=True)),
+            f"no more descriptors and threads than {before}",
+        )
