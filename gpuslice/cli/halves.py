@@ -12,7 +12,7 @@ _PASS_ON: Final = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def _run(package: str, arguments: tuple[str, ...]) -> int:
-    half = importlib.import_module(f"{package}.__main__")
+    half = importlib.import_module(f"{package}.command")
     result = half.main(list(arguments))
     assert isinstance(result, int)
     return result
