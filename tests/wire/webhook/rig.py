@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -81,6 +82,7 @@ class Cluster:
     def __init__(self, *, hooked: bool = True) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gs-"))
         self.webhook_ports: list[int] = []
+        self.replicas: list[Webhook] = []
         self.server = ApiServer(resolve_service=self._resolve).start()
         self.kubeconfig = Path(self.server.kubeconfig(self.folder / "kubeconfig"))
         self.client = KubeClient(config.load(self.kubeconfig), component="tests")
@@ -137,10 +139,13 @@ class Cluster:
         return self.client.create(PODS, build_pod(name, annotations, **spec))
 
     def close(self) -> None:
+        for replica in self.replicas:
+            replica.close()
         for agent in self._agents:
             agent.stop()
         self.client.close()
         self.server.stop()
+        shutil.rmtree(self.folder)
 
 
 class Agent:
@@ -199,6 +204,7 @@ class Webhook:
         self.port, self.metrics_port = free_port(), free_port()
         self.log_path = cluster.folder / f"webhook-{self.port}.log"
         cluster.webhook_ports.append(self.port)
+        cluster.replicas.append(self)
         chosen = [f"webhook.namespace={NAMESPACE}", *sets]
         if not any(each.startswith("webhook.drainSeconds") for each in sets):
             chosen.append("webhook.drainSeconds=0")
