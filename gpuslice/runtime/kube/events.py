@@ -75,7 +75,7 @@ class EventRecorder:
         self._clock = clock
         self._queue: queue.Queue[_Saying | None] = queue.Queue(QUEUE_LIMIT)
         self._written: OrderedDict[_Saying, _Written] = OrderedDict()
-        self._stopping = threading.Event()
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="events", daemon=True)
         self.dropped = 0
         """How many were lost since the queue was full or the API server refused them."""
@@ -87,13 +87,15 @@ class EventRecorder:
 
     def stop(self) -> None:
         """Write what waits, as far as half a second goes."""
-        self._stopping.set()
         try:
             self._queue.put_nowait(None)
         except queue.Full:
-            log.warning("events_lost", extra={"count": self._queue.qsize()})
+            self._given_up.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
+        self._given_up.set()
+        if left := self._queue.qsize():
+            log.warning("events_lost", extra={"count": left})
 
     def record(
         self,
@@ -130,7 +132,7 @@ class EventRecorder:
             self.dropped += 1
 
     def _write_all(self) -> None:
-        while (saying := self._queue.get()) is not None:
+        while (saying := self._queue.get()) is not None and not self._given_up.is_set():
             try:
                 self._write(saying)
             except KubeError as err:

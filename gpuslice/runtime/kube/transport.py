@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import threading
 import time
@@ -24,6 +23,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from gpuslice.runtime.kube.backoff import jitter_of_its_own
 from gpuslice.runtime.kube.config import Cluster
 from gpuslice.runtime.kube.errors import KubeError, UnauthorizedError, UnavailableError, error_of
 
@@ -110,7 +110,7 @@ class Transport:
         user_agent: str,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = jitter_of_its_own,
     ) -> None:
         self._cluster = cluster
         self._user_agent = user_agent

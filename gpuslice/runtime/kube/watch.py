@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from gpuslice.runtime.kube.backoff import Backoff
+from gpuslice.runtime.kube.backoff import Backoff, jitter_of_its_own
 from gpuslice.runtime.kube.client import KubeClient, Selection
 from gpuslice.runtime.kube.errors import GoneError, KubeError, UnavailableError, error_of
 from gpuslice.runtime.kube.objects import Change, Indexer, Kept, Notice, Objects, Transform
@@ -66,7 +65,7 @@ class WatchCache:
         transform: Transform | None = None,
         indexes: Mapping[str, Indexer] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = jitter_of_its_own,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         self._client = client

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -17,9 +17,12 @@ from gpuslice.sim.scheduler.queue import Queue
 from gpuslice.sim.scheduler.views import Pod
 from tests.unit.sim.scheduling import node, pod
 
+# How fast examples are made depends on who else uses the machine.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SLICES = "nvidia.com__gpu_slice"
 
 
+@UNHURRIED
 @given(
     rooms=st.lists(st.integers(0, 200), min_size=1, max_size=4),
     asks=st.lists(st.integers(1, 120), max_size=20),
@@ -43,6 +46,7 @@ def test_sums_never_exceed_a_node_and_nobody_waits_who_fits(
     assert min(left.values()) >= 0
 
 
+@UNHURRIED
 @given(
     asks=st.lists(st.tuples(st.integers(1, 50), st.sampled_from(["a", "b"])), max_size=15),
     data=st.data(),
@@ -63,6 +67,7 @@ def test_accounts_forget_all_that_they_counted(
     assert set(accounts.used("a").values()) | set(accounts.used("b").values()) <= {0}
 
 
+@UNHURRIED
 @given(
     rooms=st.lists(st.integers(0, 3), min_size=1, max_size=6), is_cordoned=st.lists(st.booleans())
 )
@@ -176,5 +181,5 @@ class Waiting(RuleBasedStateMachine):
             assert refused.by is Filter.RESOURCES
 
 
-Waiting.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Waiting.TestCase.settings = settings(UNHURRIED, max_examples=200, stateful_step_count=40)
 TestWaiting = Waiting.TestCase
