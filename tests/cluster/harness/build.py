@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -156,21 +155,26 @@ def key(module: GoModule, go_version: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def _count_packages(module: GoModule, environment: Mapping[str, str]) -> int:
+    """How many packages there are to compile; downloads what isn't there yet."""
+    done = subprocess.run(
+        (go(), "list", "-deps", *module.packages),
+        cwd=module.folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise HarnessError(f"{module.title}: go list failed:\n{done.stderr[-2000:]}")
+    return len(done.stdout.split())
+
+
 def _compile(module: GoModule, into: Path) -> None:
     """Run `go build`, and say now and then how far it is."""
     command = [go(), "build", "-v", "-trimpath", "-buildvcs=false", *module.flags]
     environment = _environment(module)
-    total = len(
-        subprocess.run(
-            (go(), "list", "-deps", *module.packages),
-            cwd=module.folder,
-            env=environment,
-            check=True,
-            stdout=subprocess.PIPE,
-            stderr=sys.stderr,
-            text=True,
-        ).stdout.split()
-    )
+    total = _count_packages(module, environment)
     started, compiled, told = time.monotonic(), 0, 0.0
     output: list[str] = []
     with subprocess.Popen(
