@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import build, prerequisites
+from tests.cluster.harness import build, deployment, prerequisites
 from tests.cluster.harness.client import Api
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.paths import REPOSITORY
+from tests.cluster.product import namespaced, serving
 
 HERE = Path(__file__).parent
 TEST_SECONDS = 300
@@ -52,6 +53,26 @@ def cluster(able: None) -> Iterator[Cluster]:
     """Three nodes with two GPUs each; tests leave it as they found it."""
     with Cluster(kube_version=kube_version(), keep_logs=LOGS) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def product(cluster: Cluster) -> Cluster:
+    """The same cluster with gpuslice on it, as users deploy it; all its nodes serve.
+
+    Tests leave it as they found it, with no claims in its ledgers.
+    """
+    cluster.deploy(*deployment.adopted_kai())
+    serving.wait_serving(cluster)
+    return cluster
+
+
+@pytest.fixture
+def namespace(product: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, gone afterwards, and with it its pods and their claims.
+
+    Before that, what must be true at any moment is looked at: see `witness.check`.
+    """
+    yield from namespaced.namespace(product, request.node.name)
 
 
 @pytest.fixture

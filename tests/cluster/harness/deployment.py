@@ -35,12 +35,18 @@ driver lies where the GPU operator puts it, and Services, credentials and RBAC w
 
 
 def settings(text: str, *, why: str) -> tuple[Difference, ...]:
-    """The differences that give both halves other settings, e.g. `adoptedSchedulers`."""
+    """The differences that give both halves other settings, e.g. `adoptSchedulers`."""
 
     def change(config_map: Json) -> None:
         config_map["data"]["settings.yaml"] = text
 
     return (Difference(why=why, kind="ConfigMap", name="gpuslice-settings", change=change),)
+
+
+def adopted_kai() -> tuple[Difference, ...]:
+    """The setting under which pods written for KAI Scheduler are the default scheduler's."""
+    text = (REPOSITORY / "deploy" / "examples" / "settings" / "adopt-kai.yaml").read_text()
+    return settings(text, why="the sharing manifests name schedulerName: kai-scheduler")
 
 
 def read(path: Path = INSTALL) -> list[Json]:
