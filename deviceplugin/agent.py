@@ -97,6 +97,11 @@ class Agent:
         """Begin."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Something changed."""
         with self._woken:

@@ -69,10 +69,14 @@ def serve(node: NodeName, chosen: settings.Settings, client: KubeClient) -> int:
     life = Lifecycle()
     life.catch_signals()
     status = StatusServer(
-        metrics.registry, ready=daemon.ready, port=chosen.device_plugin.metrics_port
-    ).start()
-    life.add("status", status.stop)
+        metrics.registry,
+        ready=daemon.ready,
+        healthy=daemon.healthy,
+        port=chosen.device_plugin.metrics_port,
+    )
     daemon.start()
+    status.start()
+    life.add("status", status.stop)
     life.add("device plugin", daemon.stop, deadline_seconds=DRAIN_SECONDS + 5)
     log.info("started", node=node, metrics_port=status.port)
     return life.run()

@@ -179,6 +179,15 @@ class Daemon:
         """Return whether kubelet can use this plugin, and all that it waits for."""
         return telling.state_of(self.problems, ready=self.board.streaming)
 
+    def healthy(self) -> tuple[bool, str]:
+        """Return whether the threads that nothing replaces are alive."""
+        dead = [
+            name
+            for name, part in (("registration", self.registrar), ("agent", self.agent))
+            if not part.is_alive
+        ]
+        return not dead, f"dead: {', '.join(dead)}" if dead else "ok"
+
     @property
     def problems(self) -> dict[str, str]:
         """What this plugin waits for, by what it is; empty when all is well."""

@@ -174,6 +174,11 @@ class Registrar:
             self._woken.notify_all()
         self._thread.join()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Look at the sockets and the stream now: something happened to them.
 

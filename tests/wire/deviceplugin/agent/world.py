@@ -10,6 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import yaml
+
 from deviceplugin.daemon import Daemon
 from deviceplugin.diagnosis import Xid
 from deviceplugin.inventory import Gpu, Reading
@@ -36,6 +38,7 @@ from gpuslice.sim.kubelet.quirks import Quirks
 from gpuslice.sim.kubelet.remote import RemoteApi
 from gpuslice.sim.kubelet.timings import Timings
 
+DEFINITIONS = Path(__file__).parents[4] / "deploy" / "crds"
 L4_MIB = 23034
 NODE = NodeName("node-a")
 QUICK = Pace(stream=1.0, look=0.2, first_retry=0.02, last_retry=0.2)
@@ -97,33 +100,6 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = 10.0
         time.sleep(0.003)
 
 
-def definition(plural: str, kind: str) -> dict[str, Any]:
-    """Return a CustomResourceDefinition that takes anything."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "metadata": {"name": f"{plural}.gpuslice.dev"},
-        "spec": {
-            "group": "gpuslice.dev",
-            "scope": "Cluster",
-            "names": {
-                "plural": plural,
-                "singular": plural[:-1],
-                "kind": kind,
-                "listKind": f"{kind}List",
-            },
-            "versions": [
-                {
-                    "name": "v1alpha1",
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
-        },
-    }
-
-
 class World:
     """All of it."""
 
@@ -155,9 +131,10 @@ class World:
         self.daemons: list[Daemon] = []
 
     def define(self) -> None:
-        """Define our kinds."""
-        for plural, kind in (("gpunodes", "GpuNode"), ("gpushares", "GpuShare")):
-            self.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(plural, kind))
+        """Define our kinds, as they are deployed."""
+        for path in sorted(DEFINITIONS.glob("*.yaml")):
+            for thing in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+                self.client.create(CUSTOM_RESOURCE_DEFINITIONS, thing)
 
     # --- processes
 
