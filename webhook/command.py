@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -103,9 +104,16 @@ def run(chosen: Settings, kubeconfig: Path | None, own_folder: Path) -> int:
     leaf = trust.read_files(folder)
     expires = certs.check(leaf, keeping.now())
 
+    port = about.port or server.free_port(about.host)
+
     def load(leash: Leash) -> Wsgi:
         client = KubeClient(cluster, component=COMPONENT)
-        worker = Worker(chosen, client, draining=leash.draining)
+        worker = Worker(
+            chosen,
+            client,
+            draining=leash.draining,
+            served=functools.partial(server.serves, about.host, port),
+        )
         worker.certificate_expires(expires)
         worker.start()
         certificate = (
@@ -118,7 +126,6 @@ def run(chosen: Settings, kubeconfig: Path | None, own_folder: Path) -> int:
         ).start()
         return worker.app
 
-    port = about.port or server.free_port(about.host)
     log.info("serving", url=f"https://{about.host}:{port}", certificate=about.certificate_mode)
     listener = Listener(
         host=about.host,

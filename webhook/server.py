@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -113,6 +114,22 @@ def free_port(host: str) -> int:
     """Return a port that nobody listens on now: each worker opens it for itself."""
     with socket.create_server((host, 0)) as server:
         return int(server.getsockname()[1])
+
+
+def serves(host: str, port: int) -> bool:
+    """Whether somebody shows a certificate there."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # it is about being there, not about being trusted
+    address = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104  any address
+    try:
+        with (
+            socket.create_connection((address, port), timeout=STOP_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname="localhost"),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def serve(listener: Listener, load: Callable[[Leash], Wsgi]) -> int:

@@ -55,6 +55,7 @@ class Worker:
         client: KubeClient,
         *,
         draining: threading.Event,
+        served: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Put the parts together; nothing runs yet.
@@ -63,10 +64,13 @@ class Worker:
             settings: as read at start.
             client: this process's own.
             draining: set once the process is to end.
+            served: returns whether the server answers, which it does only after `start`.
             clock: monotonic seconds.
         """
         self._settings = settings
         self._draining = draining
+        self._served = served
+        self._is_served = False
         self._expires: datetime | None = None
         self._metrics = Metrics("webhook")
         self._records = Records(self._metrics)
@@ -122,8 +126,8 @@ class Worker:
         until = time.monotonic() + WARM_SECONDS
         for cache in self._caches.all():
             cache.wait_ready(max(0.0, until - time.monotonic()))
-        is_ready, why = self.ready()
-        log.info("worker_started", ready=is_ready, why=why)
+        problems = [cache.problem or "late" for cache in self._caches.all() if not cache.is_ready]
+        log.info("worker_started", warm=not problems, why="; ".join(problems))
 
     def stop(self) -> None:
         """End all parts."""
@@ -145,6 +149,10 @@ class Worker:
         for cache in self._caches.all():
             if not cache.is_ready:
                 return False, f"reading the cluster: {cache.problem or 'not done yet'}"
+        # Asked until it was true once: a server that began to listen goes on, or its process ends.
+        self._is_served = self._is_served or self._served()
+        if not self._is_served:
+            return False, "not listening yet"
         return True, "ok"
 
     def _bind(self, binding: Binding) -> Verdict:

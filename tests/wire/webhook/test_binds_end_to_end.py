@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuslice.runtime.kube.errors import ConflictError, KubeError
-from gpuslice.runtime.kube.resources import NODES, PODS
+from gpuslice.runtime.kube.resources import GPU_SHARES, NODES, PODS
 from tests.wire.webhook.conftest import Site
 from tests.wire.webhook.rig import Cluster, Webhook, build_pod, eventually, post, review_of
 
@@ -141,10 +141,13 @@ def test_an_ordinary_pod_is_bound_anywhere_and_costs_no_claim(site: Site) -> Non
 
 
 def test_a_sharing_pod_is_not_bound_by_hand_to_a_node_without_gpus(site: Site) -> None:
-    site.cluster.client.create(NODES, {"metadata": {"name": "bare"}})
-    pod = site.cluster.create_pod("by-hand", {"gpu-fraction": "0.5"})
+    client = site.cluster.client
+    client.create(NODES, {"metadata": {"name": "bare"}})
+    pod = site.cluster.create_pod("by-hand", {"gpu-fraction": "0.37"})
+    # Its share is listed by the same watch that the arbiter knows the pod by.
+    eventually(lambda: "0.37" in {it["metadata"]["name"] for it in client.list(GPU_SHARES)})
     with pytest.raises(ConflictError, match="node bare has no GPUs to share"):
-        site.cluster.client.bind(pod, "bare")
+        client.bind(pod, "bare")
 
 
 def test_a_pod_bound_without_a_uid_is_looked_up_by_name(site: Site) -> None:
