@@ -109,20 +109,18 @@ def test_a_plugin_that_stays_away_means_a_denial_within_the_wait(site: Site) -> 
 def test_waiting_binds_never_delay_admission(site: Site) -> None:
     agent = site.cluster.add_node("node-slow", gpus=8)
     agent.silent.set()
-    pods = [site.cluster.create_pod(f"slow-{each}", {"gpu-fraction": "0.5"}) for each in range(16)]
-    thread = threading.Thread(target=bind_all, args=[site.cluster, pods, "node-slow"])
-    thread.start()
-    eventually(lambda: len(site.cluster.claims("node-slow")) == 16)
+    pods = [site.cluster.create_pod(f"slow-{each}", {"gpu-fraction": "0.5"}) for each in range(12)]
     connection = site.webhook.connect()
     body = review_of(build_pod("p", {"gpu-fraction": "0.5"}))
-    times = []
-    for _ in range(50):
-        began = time.monotonic()
+    thread = threading.Thread(target=bind_all, args=[site.cluster, pods, "node-slow"])
+    thread.start()
+    eventually(lambda: site.cluster.claims("node-slow"))
+    served_meanwhile = 0
+    for _ in range(20):
         assert post(connection, "/admit/pods", body).read()
-        times.append(time.monotonic() - began)
+        served_meanwhile += thread.is_alive()
     connection.close()
-    assert thread.is_alive()
-    assert sorted(times)[25] < 0.1
+    assert served_meanwhile >= 10
     thread.join(20)
     # None was shown, so all were taken back.
     assert site.cluster.claims("node-slow") == []
