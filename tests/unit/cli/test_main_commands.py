@@ -19,8 +19,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_unknown_command_is_refused_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explian"]) == 2
-    assert "No such command 'explian'" in capsys.readouterr().err
+    assert main(["explode"]) == 2
+    assert "No such command 'explode'" in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -32,3 +32,15 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("half", "flag"), [("webhook", "--cert-dir"), ("device-plugin", "--driver-root")]
+)
+def test_each_half_takes_its_own_flags(
+    half: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([half, "--help"]) == 0
+    assert flag in capsys.readouterr().out
+    assert main([half, "--no-such-flag"]) == 2
+    assert "--no-such-flag" in capsys.readouterr().err
