@@ -93,7 +93,7 @@ class WordsWriter:
 
     def _write(self, pod: Pod, reason: str, message: str) -> bool:
         about: Mapping[str, Any] = pod.content["metadata"]
-        condition = {
+        condition: dict[str, Any] = {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
@@ -101,6 +101,8 @@ class WordsWriter:
             "lastProbeTime": None,
             "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
+        if "generation" in about:
+            condition["observedGeneration"] = about["generation"]
         # The uid makes it fail for another pod of the same name.
         patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         try:
