@@ -106,4 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
+    except ModuleNotFoundError as missing:
+        # rich and the embedded cluster's CEL are extras: a webhook's image has neither.
+        hint = "pip install 'gpuslice[cli,demo]'"
+        click.echo(f"Error: the Python package {missing.name} is not installed: {hint}", err=True)
+        return 1
     return result if isinstance(result, int) else 0
