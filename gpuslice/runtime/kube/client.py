@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gpuslice.runtime import version
-from gpuslice.runtime.kube.config import Cluster
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.resources import PODS, Json, Resource
 from gpuslice.runtime.kube.transport import Request, Stream, Transport
 

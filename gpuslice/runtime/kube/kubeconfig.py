@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import yaml
 
-from gpuslice.runtime.kube.config import Cluster
 from gpuslice.runtime.kube.credentials import (
     NO_TOKEN,
     TokenFile,
@@ -22,6 +21,7 @@ from gpuslice.runtime.kube.credentials import (
     TokenSource,
     fixed,
 )
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.errors import ConfigError
 
 _NOBODY: Final[Mapping[str, Any]] = {}

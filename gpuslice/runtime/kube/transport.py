@@ -24,7 +24,7 @@ from urllib3.exceptions import (
 )
 
 from gpuslice.runtime.kube.backoff import jitter_of_its_own
-from gpuslice.runtime.kube.config import Cluster
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.errors import KubeError, UnauthorizedError, UnavailableError, error_of
 
 POOL_SIZE: Final = 16

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuslice.runtime.kube.client import KubeClient
-from gpuslice.runtime.kube.config import Cluster
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.errors import ConflictError
 from gpuslice.runtime.kube.objects import Change
 from gpuslice.sim.scheduler.scheduler import Scheduler

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpuslice.runtime.kube.client import KubeClient
-from gpuslice.runtime.kube.config import Cluster
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.events import MESSAGE_LIMIT, QUEUE_LIMIT, QUIET_SECONDS, EventRecorder
 from gpuslice.runtime.kube.resources import EVENTS, NODES, PODS
 

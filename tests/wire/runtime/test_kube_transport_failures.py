@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from gpuslice.runtime.kube.client import KubeClient
-from gpuslice.runtime.kube.config import Cluster
 from gpuslice.runtime.kube.credentials import TokenFile, fixed
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.errors import (
     ConfigError,
     ForbiddenError,

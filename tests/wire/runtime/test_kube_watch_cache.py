@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuslice.runtime.kube.client import KubeClient
-from gpuslice.runtime.kube.config import Cluster
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.objects import identity
 from gpuslice.runtime.kube.resources import NODES, PODS
 from gpuslice.runtime.kube.watch import WatchCache
