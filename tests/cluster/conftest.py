@@ -72,7 +72,8 @@ def namespace(product: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 
     Before that, what must be true at any moment is looked at: see `witness.check`.
     """
-    yield from namespaced.namespace(product, request.node.name)
+    with namespaced.namespace(product, request.node.name) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tests.cluster.harness.client import pod_path
 from tests.cluster.harness.cluster import Cluster
@@ -15,6 +16,7 @@ from tests.cluster.product.witness import Witness, wait_no_claims
 NAMESPACES = "/api/v1/namespaces"
 
 
+@contextmanager
 def namespace(cluster: Cluster, test: str) -> Iterator[str]:
     """Make a namespace; check the invariants and take it away at the end."""
     made = create(cluster, test)

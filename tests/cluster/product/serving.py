@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpuslice.contract import names
 from tests.cluster.harness.client import ApiError, Json, node_path, pod_path
 from tests.cluster.harness.cluster import Cluster
@@ -32,7 +34,7 @@ def wait_serving(cluster: Cluster, *nodes: str, timeout_seconds: float = 60) -> 
         cluster.api.wait(
             f"{node} offers {wanted} slices, and fits",
             node_path(node),
-            lambda found, wanted=wanted: offers(found, wanted),
+            partial(offers, slices=wanted),
             timeout_seconds=timeout_seconds,
         )
     wait_until(
