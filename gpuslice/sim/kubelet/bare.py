@@ -119,7 +119,7 @@ class BareKubelet:
         self._allocator.sources_are_ready()
 
     def has_checkpoint(self) -> bool:
-        """Whether a checkpoint file exists; a kubelet without one zeroes extended resources."""
+        """Whether a checkpoint file exists."""
         return (self.plugin_folder / checkpoint.FILE_NAME).exists()
 
     def admit(

@@ -110,11 +110,12 @@ class Devices:
         return device.numa_nodes if device else ()
 
     def health(self, resource: str, device_id: str) -> str:
-        """Return a device's health as a pod's status shows it: as its plugin listed it last."""
+        """Return a device's health as a pod's status shows it: as its plugin listed it last.
+
+        One that no plugin has listed yet, after a restart of kubelet, counts as healthy.
+        """
         device = self._listed.get(resource, {}).get(device_id)
-        if device is None:
-            return "Unknown"
-        return "Healthy" if device.healthy else "Unhealthy"
+        return "Unhealthy" if device is not None and not device.healthy else "Healthy"
 
     def release_all_but(self, pod_uids: Container[str]) -> None:
         """Free the devices of pods that are not among `pod_uids`.

@@ -30,6 +30,8 @@ from gpuslice.sim.kubelet.workers import PodWorkers
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
+FIRST_STATUS_SECONDS = 0.5
+"""How long pods wait at most for kubelet's own copy to show the first status that it wrote."""
 
 
 class Kubelet:
@@ -70,6 +72,8 @@ class Kubelet:
         self._timings = timings or Timings()
         self._monotonic = monotonic
         self._status_due = threading.Event()
+        self._first_status = threading.Event()
+        """Set when this start's first status is written."""
         self._stop = threading.Event()
         self.bare = BareKubelet(
             root, rng=self._rng, quirks=quirks, on_change=self._devices_changed, monotonic=monotonic
@@ -90,8 +94,9 @@ class Kubelet:
         self._stop = threading.Event()
         self._changes = queue.SimpleQueue()
         self._known, self._own_node = {}, deque()
+        self._first_status = threading.Event()
         self._workers.end_overdue()
-        reset = not self.bare.has_checkpoint()
+        reset = self.bare.quirks.runtime_starts_late and not self.bare.has_checkpoint()
         self.bare.start(ready=False)
         self._workers.start()
         node_watch, pod_watch = (
@@ -116,6 +121,7 @@ class Kubelet:
         """End as if killed: containers run on, nobody looks after them."""
         self._stop.set()
         self._status_due.set()
+        self._first_status.set()
         self._changes.put(None)
         for watch in self._watches:
             watch.cut()
@@ -130,11 +136,15 @@ class Kubelet:
         self.stop()
         self.start()
 
-    def reboot(self) -> None:
-        """Restart the node: nothing runs any more, the checkpoint is still there."""
+    def power_off(self) -> None:
+        """Switch the node off: nothing runs any more, the checkpoint is still there."""
         self.stop()
         self.bare.power_off()
         self._workers.power_off()
+
+    def reboot(self) -> None:
+        """Switch the node off and on again."""
+        self.power_off()
         self.start()
 
     def allocations(self) -> Holdings:
@@ -181,6 +191,7 @@ class Kubelet:
                     self._register(reset=reset)
                     registered = True
                 self._push_status()
+                self._first_status.set()
                 pause = self._timings.status_interval_seconds
             except ApiError as err:
                 log.info("node %s: %s", self.node_name, err)
@@ -191,7 +202,7 @@ class Kubelet:
     def _register(self, *, reset: bool) -> None:
         """Create the Node. One that exists keeps its fields.
 
-        A kubelet without a checkpoint sets all extended resources of it to 0.
+        A kubelet that takes it for a new one sets all extended resources of it to 0.
         """
         try:
             self._api.create_node(self._new_node)
@@ -244,6 +255,7 @@ class Kubelet:
         """Take the pods' changes, a short while's together."""
         stop, changes = self._stop, self._changes
         ready = False
+        self._await_own_node()
         while True:
             change = changes.get()
             if not ready or self._timings.batch_seconds == 0:
@@ -262,6 +274,22 @@ class Kubelet:
             if not ready:
                 ready = True
                 self.bare.sources_are_ready()
+
+    def _await_own_node(self) -> None:
+        """Wait, before the first pod, until our copy of the Node shows what we wrote into it.
+
+        The real one waits for its copy too, and writes before it has read any pod.
+        """
+        self._first_status.wait()
+        deadline = self._monotonic() + FIRST_STATUS_SECONDS
+        while not self._stop.is_set() and self._monotonic() < deadline:
+            shown = (self._node_copy().get("status") or {}).get("allocatable") or {}
+            counts, _ = self.bare.counts()
+            if self._own_node and all(
+                shown.get(resource) == str(healthy) for resource, (_, healthy) in counts.items()
+            ):
+                return
+            self._stop.wait(0.005)
 
     def _sync(self, batch: list[Change]) -> None:
         """Work off some changes: removals and updates first, then the new pods in any order."""

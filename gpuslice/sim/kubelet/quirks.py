@@ -13,6 +13,10 @@ class Quirks:
     old_stream_ends_new_plugin: bool = True
     """kubernetes/kubernetes#127803, up to 1.36: when the ListAndWatch stream of an earlier
     registration ends, the resource's present plugin is disconnected."""
+    runtime_starts_late: bool = False
+    """The container runtime comes up after kubelet, which then registers its Node before it makes
+    its plugin socket. Only so can a kubelet that lost its checkpoint zero all extended resources:
+    it does that when the plugin folder is empty, and the socket counts as a file too."""
     endpoint_grace_seconds: float = 300.0
     """For how long the capacity of a plugin that went away is kept."""
     release_delay_seconds: tuple[float, float] = (0.002, 0.114)

@@ -136,7 +136,7 @@ def test_devices_with_topology_are_filed_under_each_of_their_nodes() -> None:
 def test_health_is_what_the_plugin_said_last() -> None:
     devices = new_devices("a", "b")
     devices.mark_unhealthy(THING)
-    assert [devices.health(THING, each) for each in "abc"] == ["Healthy", "Unhealthy", "Unknown"]
+    assert [devices.health(THING, each) for each in "abc"] == ["Healthy", "Unhealthy", "Healthy"]
 
 
 def test_a_device_that_is_no_longer_listed_crashes_kubelet() -> None:

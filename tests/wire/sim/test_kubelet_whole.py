@@ -412,7 +412,8 @@ def test_a_reboot_fails_pods_with_devices_and_starts_the_others_again(
 def test_a_kubelet_that_lost_its_checkpoint_zeroes_all_extended_resources(
     new_world: Callable[..., World], root: Path
 ) -> None:
-    world = new_world(Timings(status_interval_seconds=0.05))
+    """It does so only where its runtime comes up after it: see `Quirks.runtime_starts_late`."""
+    world = new_world(Timings(status_interval_seconds=0.05), Quirks(runtime_starts_late=True))
     world.publish(FIT, 5)
     world.kubelet.restart()
     eventually(lambda: world.amounts(FIT) == ("0", "0"))
