@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check generate manifests verify lock clean
+.PHONY: help setup demo test check generate docs-reference manifests verify lock clean
 
 help: ## what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,6 +39,9 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out
 generate: $(STAMP) ## the gRPC stubs, from protos/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PROTOC)
 
+docs-reference: $(STAMP) ## docs/settings.md and docs/metrics.md, from the code
+	$(BIN)/python -m gpuslice.cli.reference docs
+
 # In the order in which they are applied: kinds before objects, and last what asks the webhook.
 MANIFESTS = deploy/manifests/00-namespaces.yaml $(sort $(wildcard deploy/crds/*.yaml)) \
             $(filter-out deploy/manifests/00-namespaces.yaml,$(sort $(wildcard deploy/manifests/*.yaml))) \
@@ -48,8 +51,8 @@ manifests: ## deploy/install.yaml, from deploy/crds and deploy/manifests
 	@{ echo "# gpuslice, all of it: kubectl apply -f install.yaml. Made by 'make manifests'; edit deploy/crds and deploy/manifests."; \
 	   for file in $(MANIFESTS); do echo "---"; cat $$file; done; } > deploy/install.yaml
 
-verify: generate manifests ## generated files are current
-	@git diff --exit-code --stat -- protos deploy/install.yaml || { echo "generated files differ: commit what 'make generate manifests' wrote"; exit 1; }
+verify: generate docs-reference manifests ## generated files are current
+	@git diff --exit-code --stat -- protos deploy/install.yaml docs/settings.md docs/metrics.md || { echo "generated files differ: commit what 'make generate docs-reference manifests' wrote"; exit 1; }
 
 lock: ## requirements/*.txt, from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra cli --extra demo --group dev pyproject.toml -o requirements/dev.txt

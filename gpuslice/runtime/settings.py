@@ -73,6 +73,7 @@ class Log(_Section, frozen=True, kw_only=True):
     """What is written about, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is written: info has what an operator cares about, debug each request."""
     format: Literal["auto", "json", "console"] = "auto"
     """auto: console on a terminal, else JSON."""
 
@@ -110,17 +111,21 @@ class DevicePlugin(_Section, frozen=True, kw_only=True):
     driver_root: str = "/"
     """Where the NVIDIA driver's files are, as this process sees them."""
     kubelet_root: str = "/var/lib/kubelet"
+    """kubelet's folder on the node, as this process sees it."""
     plugin_dir: str = ""
     """Where kubelet.sock is; empty for ``device-plugins`` under the kubelet's root."""
     metrics_port: Port = 9402
+    """Of /metrics, /healthz and /readyz."""
     mig: Literal["use", "skip"] = "use"
     """use: the instances of a GPU in MIG mode are GPUs of their own. skip: left to others."""
     ignored_xids: tuple[Amount, ...] = (13, 31, 43, 45, 68, 109)
     """Faults of applications, not of GPUs."""
     health_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    """Between two looks at the GPUs; faults that the driver tells of are known at once."""
     health_recovery_seconds: Seconds = 15.0
     """A sick GPU must look well for so long before it counts as well."""
     on_unhealthy: Literal["observe"] = "observe"
+    """What becomes of the pods on a sick GPU: they are left running."""
     device_injection: Literal["environment", "cdi", "device-nodes"] = "environment"
     """How a container gets its GPU: by the NVIDIA runtime, by CDI names, or as plain devices."""
     reconcile_seconds: Annotated[float, Meta(gt=0)] = 60.0
@@ -141,8 +146,11 @@ class Webhook(_Section, frozen=True, kw_only=True):
     """The webhook's server."""
 
     host: str = "0.0.0.0"  # noqa: S104 - the API server calls from outside the pod
+    """The address to listen on."""
     port: Port = 9443
+    """Of admission and placement, over TLS."""
     metrics_port: Port = 9404
+    """Of /metrics, /healthz and /readyz, over plain HTTP."""
     certificate_mode: Literal["self", "files"] = "self"
     """self: an own authority, kept in a Secret. files: from `certificateDir`, renewed by others."""
     certificate_dir: str = "/etc/gpuslice/tls"
@@ -150,18 +158,22 @@ class Webhook(_Section, frozen=True, kw_only=True):
     namespace: str = ""
     """Of the service and the Secret; empty for the pod's own."""
     service_name: Name = "gpuslice-webhook"
+    """The certificate bears its name."""
     secret_name: Name = "gpuslice-webhook-tls"  # noqa: S105 - a name
+    """Where the authority and the certificate are kept with `certificateMode: self`."""
     configuration_name: Name = "gpuslice"
     """Of the webhook configurations whose caBundle is kept."""
     drain_seconds: Seconds = 10.0
     """After SIGTERM it goes on to serve, until all know that it is going."""
     max_body_mib: Count = 8
+    """Larger requests are refused; the API server sends none above 3 MiB or so."""
 
 
 class Settings(_Section, frozen=True, kw_only=True):
     """All of the file."""
 
     resource_name: ResourceText = names.SLICE_RESOURCE
+    """The resource that kubelet counts slices as. The webhook configuration names it too."""
     slice_by: Literal["fraction", "memory"] = "fraction"
     """What a slice is: 1/N of a GPU, or an amount of memory."""
     slices_per_gpu: Annotated[int, Meta(ge=1, le=10_000)] = 100
@@ -183,6 +195,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     adopt_schedulers: tuple[str, ...] = ()
     """Pods of these schedulers that ask for a share become `schedulerName`'s."""
     scheduler_name: str = "default-scheduler"
+    """The scheduler that adopted pods are given to."""
     whole_gpu_resource: Annotated[
         str,
         Meta(
