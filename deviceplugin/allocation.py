@@ -232,6 +232,9 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
     for claim in claims:
         if spread_of(claim.shape) == spread:
             return Grant(tokens=frozenset(ids), share=claim.share, shape=claim.shape, claimed=True)
+    again = _held_already(view, ids, spread)
+    if again is not None:
+        return Grant(tokens=frozenset(ids), share=again.share, shape=again.shape, claimed=True)
     if not demands:
         return Refusal(reason=Reason.NO_CLAIM, message=_no_claim(claims, spread, size))
     (demand,) = demands
@@ -253,6 +256,20 @@ def _fault(ledger: Ledger, ids: Sequence[str]) -> Refusal | None:
         if int(number) >= slices.get(gpu, 0):
             return Refusal(reason=Reason.UNKNOWN, message=f"this node has no token {each!r}")
     return None
+
+
+def _held_already(view: View, ids: Sequence[str], spread: Spread) -> Claim | None:
+    """Return the claim of the pod that has some of these tokens already, if they all are its.
+
+    kubelet hands an init container's tokens on to the pod's other containers, and asks again.
+    Source: k8s.io/kubernetes pkg/kubelet/cm/devicemanager/manager.go, reusableDevices.
+    """
+    asked = frozenset(ids)
+    owners = [uid for uid, tokens in view.tokens.items() if tokens & asked]
+    claim = view.ledger.claim_of(owners[0]) if len(owners) == 1 else None
+    if claim is None or claim.pod_gone or spread_of(claim.shape) != spread:
+        return None
+    return claim
 
 
 def _no_claim(claims: Sequence[Claim], spread: Spread, size: int) -> str:

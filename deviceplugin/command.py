@@ -67,13 +67,18 @@ def serve(node: NodeName, chosen: settings.Settings, client: KubeClient) -> int:
     metrics = Metrics("device-plugin")
     daemon = Daemon(node, chosen, client, metrics)
     life = Lifecycle()
+    daemon.on_outdated = lambda: life.ask_to_stop("the driver was replaced")
     life.catch_signals()
-    status = StatusServer(
-        metrics.registry,
-        ready=daemon.ready,
-        healthy=daemon.healthy,
-        port=chosen.device_plugin.metrics_port,
-    )
+    port = chosen.device_plugin.metrics_port
+    try:
+        status = StatusServer(
+            metrics.registry, ready=daemon.ready, healthy=daemon.healthy, port=port
+        )
+    except OSError as error:
+        raise click.ClickException(
+            f"can't listen on port {port} for metrics and probes: {error.strerror}; "
+            "choose another one with the setting devicePlugin.metricsPort"
+        ) from error
     daemon.start()
     status.start()
     life.add("status", status.stop)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,7 @@ from deviceplugin.allocation import Grant
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
 from deviceplugin.devices import DeviceBoard
+from deviceplugin.driver import Cause
 from deviceplugin.errands import Errands
 from deviceplugin.folderwatch import FolderWatch
 from deviceplugin.health import Driver, HealthMonitor, HealthSettings
@@ -35,6 +38,7 @@ from gpuslice.runtime import logs
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.events import EventRecorder
 from gpuslice.runtime.metrics import Metrics
+from gpuslice.runtime.settings import DevicePlugin as PluginSettings
 from gpuslice.runtime.settings import Settings
 
 log = logs.get(__name__)
@@ -42,6 +46,8 @@ log = logs.get(__name__)
 COMPONENT: Final = "gpuslice.dev/device-plugin"
 DRAIN_SECONDS: Final = 20.0
 """For kubelet to take up the pods that are bound already: within a pod's 30 s to end."""
+FIRST_LOOK_SECONDS: Final = 15.0
+"""A driver without persistence mode takes seconds to wake its GPUs."""
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -56,6 +62,16 @@ def rules_of(settings: Settings) -> Rules:
             pod_gone=settings.force_deleted_seconds, reservation=settings.reservation_seconds
         ),
         reconcile_seconds=settings.device_plugin.reconcile_seconds,
+    )
+
+
+def health_settings(own: PluginSettings) -> HealthSettings:
+    """Return how closely GPUs are watched; the time to recover is counted in whole looks."""
+    looks = math.ceil(own.health_recovery_seconds / own.health_poll_seconds)
+    return HealthSettings(
+        ignored_xids=frozenset(own.ignored_xids),
+        poll_seconds=own.health_poll_seconds,
+        recover_after_reads=max(1, looks),
     )
 
 
@@ -84,15 +100,17 @@ class Daemon:
         """
         self.metrics = metrics
         own, clock = settings.device_plugin, time.monotonic
+        self._clock, self._begun = clock, clock()
+        self.on_outdated: Callable[[], None] = lambda: None
         resource = ResourceName(settings.resource_name)
         self.board = DeviceBoard()
         self.allocator = Allocator(Ledger(node=node, gpus=(), serving=False), clock=clock)
+        self._driver = driver or Nvml(Path(own.driver_root), mig=MigUse(own.mig))
         self.monitor = HealthMonitor(
-            driver or Nvml(Path(own.driver_root), mig=MigUse(own.mig)),
-            settings=HealthSettings(
-                ignored_xids=frozenset(own.ignored_xids), poll_seconds=own.health_poll_seconds
-            ),
+            self._driver,
+            settings=health_settings(own),
             on_change=lambda _: self._on_inventory(),
+            on_problem=self._on_driver_problem,
         )
         folder = own.plugin_path
         self._pod_resources = PodResources(own.pod_resources_path, resource)
@@ -120,6 +138,8 @@ class Daemon:
             board=self.board,
             readback=self.readback,
             inventory=self._inventory,
+            recall=self.monitor.recall,
+            is_starting=self._is_starting,
             clock=clock,
         )
         self.agent = Agent(
@@ -203,6 +223,18 @@ class Daemon:
     def _inventory(self) -> Inventory | None:
         return self.monitor.inventory if self.monitor.wait_ready(0) else None
 
+    def _is_starting(self) -> bool:
+        since = self._clock() - self._begun
+        return not self.monitor.problem and since < FIRST_LOOK_SECONDS
+
+    def _on_driver_problem(self, problem: str, cause: Cause | None) -> None:
+        self._reporter.waits("driver", problem)
+        if cause is Cause.MISMATCH and isinstance(self._driver, Nvml) and self._driver.is_outdated:
+            # A process can't load a second libnvidia-ml: the next one will load the new file.
+            log.warning("driver_was_replaced", problem=problem)
+            self.on_outdated()
+        self.agent.wake()
+
     def _on_change(self) -> None:
         self.agent.wake()
 
@@ -233,5 +265,7 @@ class Daemon:
         self._reporter.registration(event)
         if event == "registered":
             log.info("registered", socket=detail)
+            self._reporter.waits("kubelet", "")
         else:
+            self._reporter.waits("kubelet", f"{event}: {detail}")
             log.warning("not_registered", cause=event, detail=detail)

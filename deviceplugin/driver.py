@@ -73,6 +73,15 @@ def find_library(driver_root: Path) -> Path:
     )
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells one file of a name from the next, None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def preload(path: Path, *, loaded_before: ctypes.CDLL | None) -> ctypes.CDLL:
     """Load a library so that pynvml finds this one and no other.
 

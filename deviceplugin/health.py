@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from deviceplugin.backoff import Backoff
 from deviceplugin.diagnosis import APPLICATION_XIDS, Diagnosis, Xid, signs_in, struck_by
 from deviceplugin.driver import Cause, DriverError
 from deviceplugin.inventory import (
@@ -88,25 +89,10 @@ class HealthSettings:
     most_retry_seconds: float = 30.0
 
 
-class _Backoff:
-    """A time before which something isn't tried again, later after each failure."""
-
-    def __init__(self, settings: HealthSettings, clock: Callable[[], float]) -> None:
-        self._settings = settings
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        self.pause_seconds = self._settings.retry_seconds
-        self._due = self._clock()
-
-    def failed(self) -> None:
-        self._due = self._clock() + self.pause_seconds
-        self.pause_seconds = min(self.pause_seconds * 2, self._settings.most_retry_seconds)
-
-    @property
-    def is_due(self) -> bool:
-        return self._clock() >= self._due
+def _backoff(settings: HealthSettings, clock: Callable[[], float]) -> Backoff:
+    return Backoff(
+        clock, first_seconds=settings.retry_seconds, most_seconds=settings.most_retry_seconds
+    )
 
 
 class HealthMonitor:
@@ -119,6 +105,7 @@ class HealthMonitor:
         known: Inventory = Inventory(),  # noqa: B008 - a frozen value
         settings: HealthSettings = HealthSettings(),
         on_change: Callable[[Inventory], None] = lambda _inventory: None,
+        on_problem: Callable[[str, Cause | None], None] = lambda _problem, _cause: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with what an earlier life knew.
@@ -128,11 +115,14 @@ class HealthMonitor:
             known: e.g. of the `GpuNode` in the API. What was sick there must pass its reads again.
             settings: how closely to watch.
             on_change: called in the monitor's thread after every change of the inventory.
+            on_problem: called in the monitor's thread each time that the driver can't be asked,
+                and with an empty text once it can be asked again.
             clock: monotonic, in seconds.
         """
         self._driver = driver
         self._settings = settings
         self._on_change = on_change
+        self._on_problem = on_problem
         self._clock = clock
         self._changed = threading.Condition()
         self._stop = threading.Event()
@@ -151,8 +141,8 @@ class HealthMonitor:
         self._lacking = False
         self._events: XidSource | None = None
         self._watched: frozenset[GpuUuid] = frozenset()
-        self._listening = _Backoff(settings, clock)
-        self._reopening = _Backoff(settings, clock)
+        self._listening = _backoff(settings, clock)
+        self._reopening = _backoff(settings, clock)
 
     # --- what others ask
 
@@ -191,6 +181,18 @@ class HealthMonitor:
             self._changed.wait_for(lambda: self._version > after, timeout_seconds)
             return self._version
 
+    def recall(self, known: Inventory) -> None:
+        """Take over what an earlier life knew to be sick, if it is heard of only now.
+
+        A restart is no proof of health: such a GPU must look well for as long as any other.
+        """
+        with self._changed:
+            for gpu in known.gpus:
+                if not gpu.healthy and gpu.uuid not in self._diagnosis.reasons:
+                    self._diagnosis = self._diagnosis.after_event(gpu.uuid, gpu.reason)
+            changed = self._renew()
+        self._publish(changed)
+
     def forget_retired(self, *, claimed: AbstractSet[GpuUuid]) -> None:
         """Drop what MIG reconfigured away, but for GPUs of which something is claimed."""
         with self._changed:
@@ -215,7 +217,7 @@ class HealthMonitor:
 
     def _run(self) -> None:
         failures = 0
-        pause = _Backoff(self._settings, self._clock)
+        pause = _backoff(self._settings, self._clock)
         while not self._stop.is_set():
             try:
                 self._driver.open()
@@ -272,11 +274,13 @@ class HealthMonitor:
                 self._diagnosis = self._diagnosis.after_read(signs)
                 self._errors = {**self._errors, **reading.uncorrected_errors}
             self._looks += 1
-            if self._problem:
-                log.info("driver_answers_again")
+            cured = bool(self._problem)
             self._problem, self._cause = "", None
             changed = self._renew()
             self._changed.notify_all()
+        if cured:
+            log.info("driver_answers_again")
+            self._on_problem("", None)
         self._tell(reading)
         self._publish(changed)
         self._listen_to_all(reading)
@@ -303,6 +307,7 @@ class HealthMonitor:
             changed = self._renew()
             self._changed.notify_all()
         self._publish(changed)
+        self._on_problem(problem, err.cause)
 
     def _renew(self) -> Inventory | None:
         """Put facts and diagnosis together; the caller holds the lock, and publishes the answer."""

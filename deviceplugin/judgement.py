@@ -15,7 +15,7 @@ from deviceplugin import stock
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
 from deviceplugin.devices import DeviceBoard, TooManyTokensError
-from deviceplugin.inventory import Inventory
+from deviceplugin.inventory import Inventory, inventory_of
 from deviceplugin.patience import Patience
 from deviceplugin.readback import Readback
 from deviceplugin.reconciliation import Outcome, Sight, reconcile
@@ -54,6 +54,8 @@ class Judge:
         board: DeviceBoard,
         readback: Readback,
         inventory: Callable[[], Inventory | None],
+        recall: Callable[[Inventory], None],
+        is_starting: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
         """Be ready to look.
@@ -67,6 +69,9 @@ class Judge:
             board: shows the tokens, and knows whether kubelet listens.
             readback: knows who got which tokens.
             inventory: what is known of the hardware, None before the first look.
+            recall: told once what the ledger knew of the hardware before this start.
+            is_starting: whether the first look may still be under way: till then GPUs that are
+                only known from the ledger are not called missing.
             clock: seconds, monotonic.
         """
         self._node = node
@@ -77,6 +82,9 @@ class Judge:
         self._board = board
         self._readback = readback
         self._inventory = inventory
+        self._recall = recall
+        self._is_starting = is_starting
+        self._recalled = False
         self._clock = clock
         self.lock = threading.RLock()
         self.patience = Patience(rules.limits)
@@ -92,8 +100,12 @@ class Judge:
         """
         with self.lock:
             gpu_node = self._caches.gpu_node
-            inventory = stock.known(self._inventory(), gpu_node)
-            if inventory is None:
+            if gpu_node is not None and not self._recalled:
+                self._recalled = True
+                self._recall(inventory_of(gpu_node.get("spec") or {}))
+            found = self._inventory()
+            inventory = stock.known(found, gpu_node)
+            if inventory is None or (found is None and self._is_starting()):
                 return None
             ledger = stock.ledger_of(self._node, inventory, self._rules.slice_rule, gpu_node)
             self._show(ledger)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import pynvml
 
 from deviceplugin.diagnosis import Xid
-from deviceplugin.driver import LIBRARY, Cause, DriverError, find_library, preload
+from deviceplugin.driver import LIBRARY, Cause, DriverError, find_library, identity, preload
 from deviceplugin.inventory import (
     MIB,
     Gpu,
@@ -73,6 +73,7 @@ class Nvml:
         self._lock = threading.RLock()
         self._library: ctypes.CDLL | None = None
         self._path = Path(LIBRARY)
+        self._loaded: tuple[int, int] | None = None
         self._open = False
 
     def open(self) -> None:
@@ -87,6 +88,7 @@ class Nvml:
             if self._library is None:
                 self._path = find_library(self._driver_root)
                 self._library = preload(self._path, loaded_before=pynvml.nvmlLib)
+                self._loaded = identity(self._path)
             try:
                 pynvml.nvmlInit()
             except pynvml.NVMLError as err:
@@ -103,6 +105,17 @@ class Nvml:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError as err:
                 raise _driver_error("the driver can't be let go", err) from err
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another library lies there than the one that is loaded, which stays loaded."""
+        with self._lock:
+            if self._library is None:
+                return False
+            try:
+                return identity(find_library(self._driver_root)) not in (None, self._loaded)
+            except DriverError:
+                return False
 
     def driver_version(self) -> str:
         """Return the driver's version; e.g. ``570.124.06``."""

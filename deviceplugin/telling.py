@@ -47,10 +47,35 @@ class Reporter:
         self._repairs = metrics.counter(
             "ledger_repairs_total", "Differences between ledger and kubelet", ("repair",)
         )
+        self._waiting: dict[str, str] = {}
+        self._waits = metrics.gauge(
+            "waiting", "Whether this plugin waits for something: 1 or 0", ("what",)
+        )
         self._whole_gpus = metrics.gauge(
             "whole_gpus_sold_beside",
             "GPUs that another plugin sells on this node as a whole: they are promised twice",
         )
+
+    # --- what this plugin waits for
+
+    def waits(self, what: str, problem: str) -> None:
+        """Tell that this plugin waits for something, or no longer does.
+
+        Args:
+            what: ``driver``, ``kubelet`` and the like: a metric's label.
+            problem: what is wrong; empty once it is over.
+        """
+        if self._waiting.get(what, "") == problem:
+            return
+        self._waiting[what] = problem
+        self._waits.labels(what=what).set(1 if problem else 0)
+        if problem:
+            self._on_node(f"WaitingFor{what.title().replace('-', '')}", problem)
+
+    def _on_node(self, reason: str, message: str, *, warning: bool = True) -> None:
+        # kubelet's own Events of a Node bear its name as the uid: `kubectl describe` finds it.
+        about = {"metadata": {"name": self._node, "uid": self._node}}
+        self._recorder.record(NODES, about, reason, message, warning=warning)
 
     # --- the servicer's
 
@@ -90,14 +115,10 @@ class Reporter:
         """Tell that another plugin sells this node's GPUs as a whole, or no longer does."""
         self._whole_gpus.set(count)
         if count:
-            # kubelet's own Events of a Node bear its name as the uid: `kubectl describe` finds it.
-            self._recorder.record(
-                NODES,
-                {"metadata": {"name": self._node, "uid": self._node}},
+            self._on_node(
                 WHOLE_GPUS_REASON,
                 f"another device plugin sells {count} {names.WHOLE_GPU_RESOURCE} of this node: the "
                 "same GPUs are promised twice; keep it off the nodes that gpuslice shares",
-                warning=True,
             )
 
 

@@ -168,3 +168,23 @@ def test_a_grant_without_a_claim_is_kept_until_its_pod_must_be_known() -> None:
     flying = View(ledger=ledger(GPUS), in_flight=(dataclasses.replace(grant, since_seconds=5),))
     assert allocation.settle(flying, before_seconds=4).in_flight
     assert not allocation.settle(flying, before_seconds=6).in_flight
+
+
+def test_tokens_that_an_init_container_of_the_pod_has_are_given_to_it_again() -> None:
+    """Kubelet hands them on to the next container, and asks for that one too."""
+    held = ledger(GPUS, claim("a", "0.5", 50, A, state=HELD))
+    recorded = View(ledger=held, tokens={uid("a"): tokens(A, range(50))})
+    answer = check(recorded, tokens(A, range(50)))
+    assert isinstance(answer, Grant)
+    assert answer.shape == held.claims[0].shape
+    part = View(ledger=held, tokens={uid("a"): tokens(A, range(20))})
+    assert isinstance(check(part, tokens(A, range(50))), Grant)
+
+
+def test_tokens_of_two_pods_or_of_other_gpus_are_no_init_container_s() -> None:
+    held = ledger(GPUS, claim("a", "0.5", 50, A, state=HELD), claim("b", "0.5", 50, A, state=HELD))
+    view = View(
+        ledger=held, tokens={uid("a"): tokens(A, range(50)), uid("b"): tokens(A, range(50, 100))}
+    )
+    assert refused(view, tokens(A, range(25, 75))).reason is Reason.NO_CLAIM
+    assert refused(view, tokens(A, range(20))).reason is Reason.NO_CLAIM

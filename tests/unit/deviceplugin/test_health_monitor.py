@@ -398,3 +398,44 @@ def test_a_monitor_that_waits_for_its_driver_stops_at_once() -> None:
 
 def test_a_monitor_that_was_never_started_can_be_stopped() -> None:
     HealthMonitor(FakeDriver()).stop()
+
+
+def test_what_was_sick_before_a_restart_must_look_well_again_first() -> None:
+    """The ledger is read later than the GPUs: that must not make a sick GPU well."""
+    driver = FakeDriver()
+    sick = dataclasses.replace(A, healthy=False, reason="XID 79")
+    monitor = HealthMonitor(
+        driver,
+        settings=dataclasses.replace(QUICK, recover_after_reads=20),
+        on_change=driver.changes,
+    )
+    monitor.start()
+    try:
+        assert monitor.wait_ready(DEADLINE_SECONDS)
+        monitor.recall(Inventory(gpus=(sick, B)))
+        found = driver.changes.wait_for(lambda each: not each.gpus[0].healthy)
+        looks = driver.looks
+        assert found.gpus[0].reason == "XID 79"
+        assert found.gpus[1].healthy
+        driver.changes.wait_for(lambda each: each.gpus[0].healthy)
+        assert driver.looks - looks >= 19
+    finally:
+        monitor.stop()
+
+
+def test_a_problem_is_told_with_its_cause_and_its_end() -> None:
+    driver = FakeDriver()
+    driver.open_error = DriverError("two versions", cause=Cause.MISMATCH)
+    told: queue.Queue[tuple[str, Cause | None]] = queue.Queue()
+    monitor = HealthMonitor(
+        driver, settings=QUICK, on_problem=lambda problem, cause: told.put((problem, cause))
+    )
+    monitor.start()
+    try:
+        assert told.get(timeout=DEADLINE_SECONDS) == ("two versions", Cause.MISMATCH)
+        driver.open_error = None
+        while (last := told.get(timeout=DEADLINE_SECONDS))[0]:
+            pass
+        assert last == ("", None)
+    finally:
+        monitor.stop()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,8 +20,9 @@ from typing import Any
 import pytest
 
 from gpuslice.contract.names import SLICE_RESOURCE
+from gpuslice.runtime.kube.resources import EVENTS
 from gpuslice.sim.nvml.driver_root import DriverRoot
-from gpuslice.sim.nvml.machine import Machine, MachineGpu
+from gpuslice.sim.nvml.machine import Answer, Machine, MachineGpu
 from tests.wire.deviceplugin.agent.world import NODE, World, eventually
 
 MACHINE = Machine(gpus=(MachineGpu(uuid="GPU-0"), MachineGpu(uuid="GPU-1")))
@@ -144,3 +146,34 @@ def test_settings_that_are_wrong_are_named_and_end_it_at_once(tmp_path: Path) ->
     assert done.returncode == 1
     assert "slicesPerGpu" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_one_line_and_the_end(world: World, tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "deviceplugin", "--node-name", NODE, "--kubeconfig"]
+        command += [str(world.kubeconfig), "--kubelet-root", str(tmp_path)]
+        command += ["--driver-root", str(tmp_path), "--metrics-port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"can't listen on port {port}" in done.stderr
+    assert "devicePlugin.metricsPort" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_replaced_driver_ends_it_in_order_for_a_process_that_loads_the_new_one(
+    world: World, running: Process, root: Path, nvml_library: Path
+) -> None:
+    """As long as the file is the old one, a new process would be no wiser: it waits."""
+    eventually(world.is_serving, "serving")
+    driver = DriverRoot(root / "driver")
+    driver.fail("nvml*", Answer.LIB_RM_VERSION_MISMATCH)
+    eventually(lambda: "restart this pod" in running.get("/readyz")[1], "it says what it waits for")
+    assert 'gpuslice_waiting{what="driver"} 1.0' in running.get("/metrics")[1]
+    assert running.popen.poll() is None
+    fresh = driver.library.with_suffix(".new")
+    shutil.copyfile(nvml_library, fresh)
+    fresh.replace(driver.library)
+    assert running.popen.wait(30) == 0
+    events = {each["reason"] for each in world.client.list(EVENTS)}
+    assert "WaitingForDriver" in events

@@ -145,6 +145,7 @@ class World:
             {
                 "devicePlugin.kubeletRoot": str(self.root / "kubelet"),
                 "devicePlugin.healthPollSeconds": 0.1,
+                "devicePlugin.healthRecoverySeconds": 0.3,
                 "forceDeletedSeconds": 0.5,
             }
             | overrides,
