@@ -15,6 +15,8 @@ Json = Mapping[str, Any]
 
 _OWN_VARIABLES: Final = (names.ENV_VISIBLE_DEVICES,)
 _OWN_PREFIXES: Final = ("CUDA_MPS_", "CUDA_DEVICE_")
+_HARMLESS: Final = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER"})
+"""Frameworks set them: they say how a GPU is used, not which one or how much of it."""
 _EXAMPLE: Final = f'{names.FRACTION}: "0.5"'
 
 
@@ -61,20 +63,36 @@ def node_errors(pod: Json) -> Iterator[FieldError]:
 def whole_gpu_errors(seats: tuple[Seat, ...], policy: AdmissionPolicy) -> Iterator[FieldError]:
     """Yield an error for each whole GPU or MIG instance beside a share."""
     whole = policy.whole_gpu_resource or names.WHOLE_GPU_RESOURCE
+    # Zero too, unless whole GPUs are ours: NVIDIA's own plugin would be asked.
+    zero_is_fine = policy.whole_gpu_resource is not None
+    for seat, kind, resource, text in _amounts(seats):
+        if resource == whole and not (zero_is_fine and _is_zero(text)):
+            yield _beside_share(seat, kind, resource, text)
+    yield from mig_errors(seats)
+
+
+def mig_errors(seats: tuple[Seat, ...]) -> Iterator[FieldError]:
+    """Yield an error for each MIG instance beside a share: two ways to ask for a GPU."""
+    for seat, kind, resource, text in _amounts(seats):
+        if resource.startswith(names.MIG_RESOURCE_PREFIX):
+            yield _beside_share(seat, kind, resource, text)
+
+
+def _amounts(seats: tuple[Seat, ...]) -> Iterator[tuple[Seat, str, str, object]]:
     for seat in seats:
         for kind in ("limits", "requests"):
             for resource, text in sorted(pods.resources(seat.container, kind).items()):
-                # Zero too, unless whole GPUs are ours: NVIDIA's own plugin would be asked.
-                zero_is_fine = policy.whole_gpu_resource is not None
-                counts = resource == whole and not (zero_is_fine and _is_zero(text))
-                if counts or resource.startswith(names.MIG_RESOURCE_PREFIX):
-                    yield FieldError(
-                        field=resource_field(seat, kind, resource),
-                        value=str(text),
-                        problem="stands beside a share of a GPU",
-                        allowed="either a share or whole GPUs",
-                        example=f"remove {resource}, or the share",
-                    )
+                yield seat, kind, resource, text
+
+
+def _beside_share(seat: Seat, kind: str, resource: str, text: object) -> FieldError:
+    return FieldError(
+        field=resource_field(seat, kind, resource),
+        value=str(text),
+        problem="stands beside a share of a GPU",
+        allowed="either a share or whole GPUs",
+        example=f"remove {resource}, or the share",
+    )
 
 
 def _is_zero(text: object) -> bool:
@@ -88,6 +106,8 @@ def variable_errors(seat: Seat) -> Iterator[FieldError]:
     """Yield an error for each variable by which a container would choose its GPU itself."""
     for variable in seat.container.get("env") or ():
         name = str(variable.get("name") or "")
+        if name in _HARMLESS:
+            continue
         if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
             yield FieldError(
                 field=f'{seat.field}.env["{name}"]',

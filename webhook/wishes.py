@@ -7,6 +7,7 @@ of everything at once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -220,6 +221,20 @@ def _by_hand(
         written = {names.prefixed(names.FRACTION): str(share)}
     else:
         written = {names.prefixed(names.MEMORY): str(share.memory_mib)}
+    try:
+        # The annotation is what a second call reads: it must pass there too.
+        read_request({**pods.annotations_of(pod), **written}, policy.bounds)
+    except RequestError as error:
+        found.errors += [
+            dataclasses.replace(
+                each,
+                field=refusals.resource_field(seat, "limits", policy.slice_resource),
+                value=str(asked),
+                problem=f"means {each.value}, which {each.problem}",
+            )
+            for each in error.errors
+        ]
+        return
     found.wish = _wish(policy, seat, share, _placement(pod), written)
 
 
@@ -229,11 +244,13 @@ def _by_whole_gpus(
     policy: AdmissionPolicy,
     resource: str,
 ) -> None:
-    found.errors += refusals.amount_errors(tuple(containers.seats(pod)), resource)
+    seats = tuple(containers.seats(pod))
+    found.errors += refusals.amount_errors(seats, resource)
     asking = _asking(pod, resource)
     seat = _only(found, asking, resource) if asking else None
     if seat is None:
         return
+    found.errors += refusals.mig_errors(seats)
     devices = pods.asked_of(seat.container, resource)
     written = {names.prefixed(names.FRACTION): "1"}
     if devices > 1:

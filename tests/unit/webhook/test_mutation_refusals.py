@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuslice.contract.slices import SliceBy, SliceRule
 from tests.unit.webhook.podmaking import (
     POLICY,
     SLICES,
@@ -219,6 +220,28 @@ def test_whole_gpus_of_two_containers_are_refused_until_shares_are_per_container
     )
     assert "several containers (a, b)" in refused(pod, WHOLE)
     assert mutate(pod, POLICY) == Mutation()
+
+
+def test_slices_by_hand_are_held_to_the_smallest_share() -> None:
+    tiny = SliceRule(slice_by=SliceBy.MEMORY, slice_memory_mib=100)
+    message = refused(
+        build_pod(None, build_container(limits={SLICES: "1"})),
+        dataclasses.replace(POLICY, rule=tiny),
+    )
+    assert '["nvidia.com/gpu-slice"]: "1" means 100, which is below the smallest share' in message
+
+
+def test_a_mig_instance_beside_a_whole_gpu_that_is_ours_is_refused() -> None:
+    pod = build_pod(
+        None, build_container(limits={"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "1"})
+    )
+    assert "remove nvidia.com/mig-1g.10gb" in refused(pod, WHOLE)
+    assert mutate(pod, POLICY) == Mutation()
+
+
+@pytest.mark.parametrize("name", ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER"])
+def test_variables_that_choose_no_gpu_are_the_frameworks_own(name: str) -> None:
+    admitted(build_pod(HALF, build_container(env=[(name, "1")])))
 
 
 @pytest.mark.parametrize(
