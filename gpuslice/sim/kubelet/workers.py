@@ -294,7 +294,7 @@ class PodWorkers:
     def _write(self, work: Work, now: float) -> None:
         """Write the pod's status where it has changed."""
         if work.rejection is not None:
-            if work.written is None:
+            if (work.written or {}).get("phase") != "Failed":  # it may have run before a restart
                 text = self._stamp(now)
                 self._api.patch_pod_status(
                     work.run.pod, statuses.rejected(work.run.pod, work.rejection, text)
