@@ -62,3 +62,4 @@ clean: ## everything that make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
 
 include tests/cluster/cluster.mk
+include tests/load/load.mk

@@ -2,23 +2,27 @@
 """The HTTPS server: granian, one worker process under a launcher that drains it.
 
 The launcher only starts and ends workers; whatever knows the cluster lives in the worker. A new
-certificate is served by a new worker, which begins once the old one has been joined by it: both
-listen for a moment.
+certificate is served by a new worker. The old one goes on until the new one has all it needs, then
+tells its clients to connect anew, and ends once they have: no request is lost.
 
-A pipe joins the two: its end means "go", whether the launcher says so or has died.
+A pipe joins the launcher to each worker. A byte in it, or its end because the launcher died, means
+"go".
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +46,12 @@ STOP_SECONDS: Final = 5
 """For requests in flight, once the draining is over."""
 
 POLL_SECONDS: Final = 0.05
+LOAD_SECONDS: Final = 90.0
+"""For a new worker to read the cluster, before the old one ends all the same."""
+LISTEN_SECONDS: Final = 0.5
+"""From a worker's having its application to its listening."""
+LEAVE_SECONDS: Final = 3.0
+"""For clients to leave an old worker: each answer tells them to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +67,12 @@ class Listener:
 
 
 class Leash:
-    """A worker's end of the pipe."""
+    """What joins a worker to its launcher; each worker has its own."""
 
-    def __init__(self, read_end: int, write_end: int, drain_seconds: float) -> None:
-        """Keep both ends; `hold` closes the worker's copy of the one that isn't its own."""
-        self._read_end = read_end
-        self._write_end = write_end
+    def __init__(self, drain_seconds: float) -> None:
+        """Open the pipes, in the launcher."""
+        self._go_read, self._go_write = os.pipe()
+        self._loaded_read, self._loaded_write = os.pipe()
         self._drain_seconds = drain_seconds
         self.draining = threading.Event()
         """Set when the launcher wants an end, or has died."""
@@ -72,12 +82,43 @@ class Leash:
         # Until granian sets its own, the launcher's handlers would swallow these here.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        os.close(self._write_end)
+        self.drop_launchers_ends()
         threading.Thread(target=self._watch, name="leash", daemon=True).start()
+
+    def drop_launchers_ends(self) -> None:
+        """Close what a worker inherits and only the launcher may hold."""
+        os.close(self._go_write)
+        os.close(self._loaded_read)
+
+    def loaded(self) -> None:
+        """Tell the launcher that the application is there, in the worker."""
+        os.write(self._loaded_write, b"x")
+
+    def let_go(self) -> None:
+        """Tell the worker to drain, in the launcher."""
+        with contextlib.suppress(OSError):
+            os.write(self._go_write, b"x")
+
+    def wait_loaded(self, seconds: float, stopping: Callable[[], bool]) -> None:
+        """Wait until the worker has its application, in the launcher.
+
+        Args:
+            seconds: after which it is waited for no longer.
+            stopping: returns whether there is no need to wait any more.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not stopping():
+            if select.select([self._loaded_read], [], [], POLL_SECONDS)[0]:
+                return
+
+    def close(self) -> None:
+        """Close all ends, in the launcher, once the worker has ended."""
+        for end in (self._go_read, self._go_write, self._loaded_read, self._loaded_write):
+            os.close(end)
 
     def _watch(self) -> None:
         launcher = os.getppid()
-        os.read(self._read_end, 1)
+        os.read(self._go_read, 1)
         self.draining.set()
         never = threading.Event()
         never.wait(self._drain_seconds)
@@ -95,8 +136,9 @@ class _Launcher(MPServer):
     """Ends its worker gently: first it goes on serving while clients are told to leave."""
 
     drain_seconds: float = 0.0
-    write_end: int = -1
     is_draining: bool = False
+    leash: Leash | None = None
+    """Of the worker that serves."""
 
     def signal_handler_interrupt(self, *args: Any, **kwargs: Any) -> None:
         """Begin the draining; a second signal ends it."""
@@ -104,10 +146,58 @@ class _Launcher(MPServer):
             super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]  # granian
             return
         self.is_draining = True
-        os.close(self.write_end)
+        if self.leash is not None:
+            self.leash.let_go()
         timer = threading.Timer(self.drain_seconds, super().signal_handler_interrupt)
         timer.daemon = True
         timer.start()
+
+    def _spawn_worker(  # type: ignore[override]  # granian's differs by platform
+        self, idx: int, target: Any, callback_loader: Callable[[Leash], Wsgi]
+    ) -> Any:
+        earlier, self.leash = self.leash, Leash(self.drain_seconds)
+        load = functools.partial(self._load, callback_loader, self.leash, earlier)
+        return super()._spawn_worker(idx, target, load)
+
+    @staticmethod
+    def _load(load: Callable[[Leash], Wsgi], leash: Leash, earlier: Leash | None) -> Wsgi:
+        if earlier is not None:
+            earlier.drop_launchers_ends()
+        leash.hold()
+        application = load(leash)
+        leash.loaded()
+        return application
+
+    def _respawn_workers(
+        self, workers: Sequence[int], spawn_target: Any, target_loader: Any, delay: float = 0.0
+    ) -> None:
+        """Start a new worker, and end the old one once nobody needs it any more.
+
+        granian's own way ends the old one after a fixed time, whether the new one answers or not,
+        and in the middle of its clients' connections.
+        """
+        (index,) = workers
+        old_leash = self.leash
+        old: Any = self.wrks.pop(index)
+        new = self._spawn_worker(index, spawn_target, target_loader)
+        new.start()
+        self.wrks.insert(index, new)
+        assert self.leash is not None
+        assert old_leash is not None
+        self.leash.wait_loaded(
+            LOAD_SECONDS, lambda: self.interrupt_signal or not new.is_alive() or self.is_draining
+        )
+        if self.is_draining:
+            self.leash.let_go()
+        time.sleep(LISTEN_SECONDS)
+        old_leash.let_go()
+        time.sleep(delay)
+        old.terminate()
+        old.join(STOP_SECONDS)
+        if old.is_alive():
+            old.kill()
+            old.join()
+        old_leash.close()
 
 
 def free_port(host: str) -> int:
@@ -139,13 +229,6 @@ def serve(listener: Listener, load: Callable[[Leash], Wsgi]) -> int:
         listener: where and how.
         load: called in the worker before it listens; returns the application.
     """
-    read_end, write_end = os.pipe()
-    leash = Leash(read_end, write_end, listener.drain_seconds)
-
-    def load_in_worker() -> Wsgi:
-        leash.hold()
-        return load(leash)
-
     # Fork shares the imported code between both processes; spawn would load it twice.
     multiprocessing.set_start_method("fork", force=True)
     gc.collect()
@@ -166,11 +249,11 @@ def serve(listener: Listener, load: Callable[[Leash], Wsgi]) -> int:
         ssl_key=listener.key,
         ssl_protocol_min=SSLProtocols.tls12,
         workers_kill_timeout=STOP_SECONDS,
+        respawn_interval=LEAVE_SECONDS,
     )
     launcher.drain_seconds = listener.drain_seconds
-    launcher.write_end = write_end
     try:
-        launcher.serve(target_loader=load_in_worker, wrap_loader=False)
+        launcher.serve(target_loader=load, wrap_loader=False)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     return 0
