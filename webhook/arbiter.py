@@ -105,6 +105,9 @@ class Verdict:
     denial: Deny | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     """For the pod, where the bind is allowed."""
+    pod_uid: names.PodUid | None = None
+    """Of the sharing pod that is allowed: the bind holds for this one only, not for another that
+    was made under its name meanwhile."""
     outcome: str
     """For metrics: ``passed``, ``granted``, ``granted-again`` or ``denied``."""
     waited_for_room_seconds: float = 0.0
@@ -280,16 +283,17 @@ class Arbiter:
         if isinstance(decision, Pass):
             return Verdict(outcome="passed")
         claim = decision.claim
-        outcome = "granted" if isinstance(decision, Grant) else "granted-again"
+        is_first = isinstance(decision, Grant) and claim.binds == 1
         decided = deadlines.now()
         if not binding.dry_run and not self._shown(binding, ask, version, deadlines):
-            if isinstance(decision, Grant):
+            if is_first:
                 self._take_back(binding.node, claim)
             message = f"node {binding.node} didn't show the pod's claim in time: try again"
             return _denied(Deny(reason="not-shown", message=message))
         return Verdict(
-            outcome=outcome,
+            outcome="granted" if is_first else "granted-again",
             annotations=gpunode.pod_annotations(claim),
+            pod_uid=claim.pod.uid,
             waited_for_room_seconds=decided - deadlines.began,
             waited_for_node_seconds=deadlines.now() - decided,
         )
@@ -301,11 +305,11 @@ class Arbiter:
         )
 
     def _take_back(self, node: names.NodeName, claim: Claim) -> None:
-        """Drop a claim that this very bind made: nobody else knows of it yet."""
+        """Drop the claim that this very bind made, unless another bind was granted it since."""
         for _ in range(MAX_SWAPS):
             with self._lock(node):
                 snapshot = self._ledgers.snapshot(node)
-                if snapshot is None or snapshot.ledger.claim_of(claim.pod.uid) is None:
+                if snapshot is None or snapshot.ledger.claim_of(claim.pod.uid) != claim:
                     return
                 try:
                     self._ledgers.swap(snapshot, snapshot.ledger.without([claim.pod.uid]))

@@ -89,7 +89,11 @@ def arbitrate(
         return Deny(reason="no-gpus", message=message)
     claim = ledger.claim_of(pod.uid)
     if claim is not None:
-        return AlreadyClaimed(claim=claim)
+        if claim.state is not ClaimState.RESERVED:
+            return AlreadyClaimed(claim=claim)
+        # Written anew, so that neither the first bind nor the agent takes it back meanwhile.
+        renewed = ledger.with_bind(pod.uid)
+        return Grant(ledger=renewed, claim=renewed.claim_of(pod.uid) or claim)
     return _place(ledger, ask, pod=pod, policy=policy, departing=departing, others=others)
 
 

@@ -38,6 +38,9 @@ def answer(review: Review, bind: Callable[[Binding], Verdict]) -> Answer:
     patch = Patch(review.content)
     for key, value in sorted(verdict.annotations.items()):
         patch.put(("metadata", "annotations", key), value)
+    if verdict.pod_uid and binding.uid is None:
+        # The API server takes it as a precondition.
+        patch.put(("metadata", "uid"), verdict.pod_uid)
     return Answer(operations=patch.operations)
 
 

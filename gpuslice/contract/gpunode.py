@@ -67,6 +67,7 @@ def _claim_of(item: Json) -> Claim:
             )
             for part in item["shape"]
         ),
+        binds=item.get("binds", 1),
         pod_gone=item.get("podGone", False),
     )
 
@@ -93,6 +94,8 @@ def _claim_item(claim: Claim) -> dict[str, Any]:
             for part in claim.shape
         ],
     }
+    if claim.binds > 1:
+        item["binds"] = claim.binds
     if claim.pod_gone:
         item["podGone"] = True
     return item

@@ -65,6 +65,8 @@ class Claim:
     state: ClaimState
     shape: tuple[Part, ...]
     """One part for each of its distinct GPUs."""
+    binds: int = 1
+    """How many binds it was granted to: a later one must not lose it to an earlier one's end."""
     pod_gone: bool = False
     """Kept only for a force-deleted pod's memory: room taken, but no claim of a fit."""
 
@@ -197,6 +199,16 @@ class Ledger:
         return self._changed(
             pod_uid,
             lambda claim: dataclasses.replace(claim, pod_gone=True, state=ClaimState.LEAVING),
+        )
+
+    def with_bind(self, pod_uid: PodUid) -> Ledger:
+        """Grant a claim to one more bind.
+
+        Raises:
+            LedgerError: where the pod has no claim.
+        """
+        return self._changed(
+            pod_uid, lambda claim: dataclasses.replace(claim, binds=claim.binds + 1)
         )
 
     def exchanged(self, first: PodUid, second: PodUid) -> Ledger:

@@ -161,6 +161,21 @@ def test_a_grant_is_written_into_the_bindings_annotations(annotations: Any) -> N
     assert len(answer.operations) == (2 if annotations is None else 1)
 
 
+@pytest.mark.parametrize(("given", "written"), [(None, ["u-1"]), ("u-1", [])])
+def test_a_bind_without_a_uid_holds_for_the_pod_that_was_looked_at(
+    given: str | None, written: list[str]
+) -> None:
+    """Another pod may have been made under that name meanwhile."""
+    content = binding(metadata={"name": "p"} if given is None else {"name": "p", "uid": given})
+
+    def bind(_binding: Binding) -> Verdict:
+        return Verdict(outcome="granted", pod_uid=PodUid("u-1"))
+
+    answer = bindings.answer(build_review(content, "Binding"), bind)
+    uids = [each["value"] for each in answer.operations if each["path"] == "/metadata/uid"]
+    assert uids == written
+
+
 def test_a_bind_is_asked_for_by_the_requests_own_namespace_and_name() -> None:
     asked: list[Binding] = []
 

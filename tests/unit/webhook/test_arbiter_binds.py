@@ -66,7 +66,24 @@ def test_a_second_bind_of_a_pod_gets_the_same_gpu_and_writes_nothing() -> None:
     second = arbiter.bind(build_binding("a"))
     assert second.outcome == "granted-again"
     assert first.annotations == second.annotations
-    assert store.writes == 1
+    assert [claim.binds for claim in store.ledger().claims] == [2]
+
+
+def test_a_bind_that_is_given_up_leaves_the_claim_to_a_later_one() -> None:
+    """The scheduler tried again while the first bind still waited for the Node."""
+    store = store_of(build_ledger(), a="0.5")
+
+    class Slow(View):
+        def wait_until_shown(self, *_: object) -> bool:
+            if len(self.shown_calls) < 1:
+                self.shown_calls.append((NODE, 0, ""))
+                assert arbiter.bind(build_binding("a")).outcome == "granted-again"
+                return False
+            return True
+
+    arbiter = build_arbiter(Slow(store))
+    assert reason(arbiter.bind(build_binding("a"))) == "not-shown"
+    assert [claim.pod.uid for claim in store.ledger().claims] == ["a"]
 
 
 def test_binds_to_nodes_without_gpus_ask_nobody() -> None:
