@@ -29,6 +29,7 @@ check: $(STAMP) ## ruff, format, types, layering, spelling, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict -p tests.cluster
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell gpuslice webhook deviceplugin tests deploy docs README.md CONTRIBUTING.md CHANGELOG.md
 	$(MAKE) --no-print-directory verify
