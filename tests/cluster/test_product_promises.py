@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -149,7 +150,7 @@ def _not_running(seen: Observation, *expected: str) -> Iterator[str]:
         yield f"{missing} doesn't run"
 
 
-def _is_half(pod: Json) -> bool:
+def _is_half(pod: Mapping[str, Any]) -> bool:
     return names.FRACTION in pod["metadata"]["annotations"]
 
 
@@ -157,7 +158,7 @@ def _is_half(pod: Json) -> bool:
 def test_promise_4_holds_where_a_pod_is_deleted(
     product: Cluster, namespace: str, scheduler: str
 ) -> None:
-    def end(pod: Json) -> None:
+    def end(pod: Mapping[str, Any]) -> None:
         product.kubectl("delete", "pod", name(pod), f"--namespace={namespace}", "--now")
 
     _three_arrive(product, _three(namespace, scheduler, "0.6", "0.6", "0.6"), end=end)
@@ -167,7 +168,7 @@ def test_promise_4_holds_where_a_pod_is_deleted(
 def test_promise_4_holds_where_a_pod_ends_by_itself(
     product: Cluster, namespace: str, scheduler: str
 ) -> None:
-    def end(pod: Json) -> None:
+    def end(pod: Mapping[str, Any]) -> None:
         command = ("--", "touch", "/tmp/end")
         product.kubectl("exec", name(pod), f"--namespace={namespace}", *command)
 
@@ -190,7 +191,9 @@ def _three(namespace: str, scheduler: str, *fractions: str) -> list[Json]:
     ]
 
 
-def _three_arrive(cluster: Cluster, pods: list[Json], *, end: Callable[[Json], None]) -> None:
+def _three_arrive(
+    cluster: Cluster, pods: list[Json], *, end: Callable[[Mapping[str, Any]], None]
+) -> None:
     api: Api = cluster.api
     path = pod_path(namespace=pods[0]["metadata"]["namespace"])
     with ThreadPoolExecutor(len(pods)) as authors:
