@@ -36,6 +36,21 @@ _SUBCOMMANDS: Final = {
         attribute="explain",
         summary="Say what admission does to a manifest, or why a pod waits.",
     ),
+    "top": _Subcommand(
+        module="gpuslice.cli.top.command",
+        attribute="top",
+        summary="Show who has how much of which GPU.",
+    ),
+    "doctor": _Subcommand(
+        module="gpuslice.cli.doctor.command",
+        attribute="doctor",
+        summary="Check the installation end to end, and name the fix of what is wrong.",
+    ),
+    "capacity": _Subcommand(
+        module="gpuslice.cli.capacity.command",
+        attribute="capacity",
+        summary="Say what an empty node publishes, for people and for autoscalers.",
+    ),
     "apply": _Subcommand(
         module="gpuslice.cli.objects",
         attribute="apply",

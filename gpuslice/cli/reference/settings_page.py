@@ -8,7 +8,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -38,16 +38,43 @@ _BOUNDS: Final[Mapping[str, str]] = {
 
 def page() -> str:
     """Return the page."""
-    blocks = [HEAD, "## Top level\n", _table(Settings)]
-    for field in msgspec.structs.fields(Settings):
-        if _is_section(field.type):
-            about = inspect.getdoc(field.type) or ""
-            blocks += [f"## {field.encode_name}\n", f"{about}\n", _table(field.type)]
-    return "\n".join(blocks)
+    return "\n".join([HEAD, "## Top level\n", _table(Settings), *_sections(Settings, "")])
+
+
+def _sections(section: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    """Yield the blocks of the sections within a section, and of those within them."""
+    for field in msgspec.structs.fields(section):
+        inner = section_in(field.type)
+        if inner is not None:
+            path = f"{prefix}{field.encode_name}"
+            yield f"## {path}\n"
+            about = " ".join((inspect.getdoc(inner) or "").split())
+            yield f"{'' if inner is field.type else 'A list, each: '}{about}\n"
+            yield _table(inner)
+            yield from _sections(inner, f"{path}.")
+
+
+def section_in(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the section that a field is, or is a list of; None for a plain value."""
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            return each
+    return None
 
 
 def field_texts(section: type) -> dict[str, str]:
-    """Return the docstring of each field of a class, which stands below the field."""
+    """Return the docstring of each field of a class, which stands below the field.
+
+    Inherited fields too: a section may be put together from several classes.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if issubclass(base, msgspec.Struct) and base is not msgspec.Struct:
+            texts |= _own_texts(base)
+    return texts
+
+
+def _own_texts(section: type) -> dict[str, str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
     assert isinstance(body, ast.ClassDef)
     texts: dict[str, str] = {}
@@ -64,26 +91,25 @@ def field_texts(section: type) -> dict[str, str]:
     return texts
 
 
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
 def _table(section: type[msgspec.Struct]) -> str:
     rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     texts = field_texts(section)
     for field in msgspec.structs.fields(section):
-        if not _is_section(field.type):
+        if section_in(field.type) is None:
             cells = (
                 f"`{field.encode_name}`",
                 allowed(field.type),
-                f"`{_shown(field.default)}`",
+                f"`{_shown(field)}`",
                 texts.get(field.name, ""),
             )
             rows.append("| " + " | ".join(each.replace("|", "\\|") for each in cells) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(default: Any) -> str:
+def _shown(field: Any) -> str:
+    default = field.default
+    if default is msgspec.NODEFAULT:
+        default = field.default_factory()
     return json.dumps(list(default) if isinstance(default, tuple) else default)
 
 
@@ -94,13 +120,18 @@ def allowed(kind: Any) -> str:
 
 
 def _words(schema: Mapping[str, Any]) -> Iterator[str]:
-    if "enum" in schema:
+    if "anyOf" in schema:
+        yield " or ".join(", ".join(_words(each)) for each in schema["anyOf"])
+    elif "enum" in schema:
         yield " or ".join(f"`{each}`" for each in sorted(schema["enum"]))
-        return
-    if schema["type"] == "array":
-        yield f"list of {', '.join(_words(schema['items']))}"
-        return
-    yield str(schema.get("description", schema["type"]))
-    for key, words in _BOUNDS.items():
-        if key in schema:
-            yield words.format(schema[key])
+    elif schema.get("type") == "array":
+        yield f"list of {', '.join(_words(schema.get('items') or {}))}"
+    elif schema.get("type") == "object":
+        yield "mapping of texts"
+    elif schema.get("type") == "null":
+        yield "nothing"
+    else:
+        yield str(schema.get("description", schema.get("type", "anything")))
+        for key, words in _BOUNDS.items():
+            if key in schema:
+                yield words.format(schema[key])
