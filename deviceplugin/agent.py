@@ -91,6 +91,13 @@ class Agent:
         self._problem = ""
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
 
+    def use(self, rules: Rules) -> None:
+        """Go by other rules from the next pass on."""
+        self._rules = rules
+        self._judge.use(rules)
+        self._publisher.use(rules)
+        self.wake()
+
     # --- life
 
     def start(self) -> None:

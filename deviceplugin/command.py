@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import click
 
 from deviceplugin.daemon import DRAIN_SECONDS, Daemon
+from deviceplugin.flags import flagged, plugin_options
+from deviceplugin.reloading import FileChanges, Source
 from gpuslice.contract.names import NodeName
-from gpuslice.runtime import logs, settings
+from gpuslice.runtime import logs, setting_faults, settings
 from gpuslice.runtime.kube import config
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.errors import ConfigError
@@ -32,37 +36,34 @@ log = logs.get(__name__)
 @click.option(
     "--node-name", envvar="NODE_NAME", required=True, help="This node; default: $NODE_NAME."
 )
-@click.option("--driver-root", help="Setting devicePlugin.driverRoot.")
-@click.option("--plugin-dir", help="Setting devicePlugin.pluginDir: the folder of kubelet.sock.")
-@click.option("--kubelet-root", help="Setting devicePlugin.kubeletRoot.")
-@click.option("--metrics-port", type=int, help="Setting devicePlugin.metricsPort; 0: any free one.")
+@click.option(
+    "--set", "items", multiple=True, metavar="KEY=VALUE", help="Any setting, by its dotted key."
+)
 def command(
     settings_path: Path | None,
     kubeconfig: Path | None,
     node_name: str,
-    **flags: str | int | None,
+    items: tuple[str, ...],
+    **flags: str | None,
 ) -> None:
     """Advertise this node's GPU slices to kubelet, and keep the node's ledger."""
-    overrides = {
-        f"devicePlugin.{_camel(flag)}": value for flag, value in flags.items() if value is not None
-    }
     try:
-        chosen = settings.load(settings_path, overrides)
+        overrides = setting_faults.parse_overrides(items) | flagged(flags)
+        source = Source(settings_path, overrides)
+        chosen = source.load()
         client = KubeClient(config.load(kubeconfig), component="device-plugin")
     except (settings.SettingsError, ConfigError) as error:
         raise click.ClickException(str(error)) from error
     logs.configure(chosen.log.level, chosen.log.format)
-    status = serve(NodeName(node_name), chosen, client)
+    status = serve(NodeName(node_name), chosen, client, source)
     if status:
         raise SystemExit(status)
 
 
-def _camel(flag: str) -> str:
-    first, *others = flag.split("_")
-    return first + "".join(map(str.capitalize, others))
+command.params += plugin_options()
 
 
-def serve(node: NodeName, chosen: settings.Settings, client: KubeClient) -> int:
+def serve(node: NodeName, chosen: settings.Settings, client: KubeClient, source: Source) -> int:
     """Run until a signal; return the exit status."""
     metrics = Metrics("device-plugin")
     daemon = Daemon(node, chosen, client, metrics)
@@ -79,8 +80,12 @@ def serve(node: NodeName, chosen: settings.Settings, client: KubeClient) -> int:
             f"can't listen on port {port} for metrics and probes: {error.strerror}; "
             "choose another one with the setting devicePlugin.metricsPort"
         ) from error
+    life.on_hangup(lambda: daemon.reload(source.load()))
+    changes = FileChanges(source.path, lambda: os.kill(os.getpid(), signal.SIGHUP))
     daemon.start()
     status.start()
+    changes.start()
+    life.add("settings", changes.stop)
     life.add("status", status.stop)
     life.add("device plugin", daemon.stop, deadline_seconds=DRAIN_SECONDS + 5)
     log.info("started", node=node, metrics_port=status.port)

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from deviceplugin import checkpoint, telling
+from deviceplugin import checkpoint, reloading, telling
 from deviceplugin.agent import Agent
 from deviceplugin.allocation import Grant
 from deviceplugin.allocator import Allocator
@@ -18,10 +17,10 @@ from deviceplugin.devices import DeviceBoard
 from deviceplugin.driver import Cause
 from deviceplugin.errands import Errands
 from deviceplugin.folderwatch import FolderWatch
-from deviceplugin.health import Driver, HealthMonitor, HealthSettings
-from deviceplugin.injection import Injection
+from deviceplugin.health import Driver, HealthMonitor
 from deviceplugin.inventory import Inventory, MigUse
 from deviceplugin.judgement import Judge
+from deviceplugin.mps.keeper import ComputeModes
 from deviceplugin.nvml import Nvml
 from deviceplugin.patience import Limits
 from deviceplugin.podresources import PodResources
@@ -31,14 +30,15 @@ from deviceplugin.records import Records
 from deviceplugin.registration import Pace, Registrar
 from deviceplugin.rules import Rules
 from deviceplugin.server import DevicePlugin, PluginServer
+from deviceplugin.sharing import Sharing, health_settings
 from deviceplugin.telling import LedgerCollector, Reporter
+from gpuslice.contract import pods
 from gpuslice.contract.ledger import Ledger
 from gpuslice.contract.names import NodeName, ResourceName
 from gpuslice.runtime import logs
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.events import EventRecorder
 from gpuslice.runtime.metrics import Metrics
-from gpuslice.runtime.settings import DevicePlugin as PluginSettings
 from gpuslice.runtime.settings import Settings
 
 log = logs.get(__name__)
@@ -50,14 +50,14 @@ FIRST_LOOK_SECONDS: Final = 15.0
 """A driver without persistence mode takes seconds to wake its GPUs."""
 
 
-def rules_of(settings: Settings) -> Rules:
-    """Return what the agent goes by."""
+def rules_of(settings: Settings, mode: str) -> Rules:
+    """Return what the agent goes by; `mode` is the node's."""
     return Rules(
         resource=ResourceName(settings.resource_name),
         slice_rule=settings.slice_rule,
         shares=settings.standing_shares,
         default_gpu_memory_mib=settings.default_gpu_memory_mib,
-        mode=settings.mode,
+        mode=mode,
         limits=Limits(
             pod_gone=settings.force_deleted_seconds, reservation=settings.reservation_seconds
         ),
@@ -65,14 +65,8 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
-def health_settings(own: PluginSettings) -> HealthSettings:
-    """Return how closely GPUs are watched; the time to recover is counted in whole looks."""
-    looks = math.ceil(own.health_recovery_seconds / own.health_poll_seconds)
-    return HealthSettings(
-        ignored_xids=frozenset(own.ignored_xids),
-        poll_seconds=own.health_poll_seconds,
-        recover_after_reads=max(1, looks),
-    )
+class Hardware(Driver, ComputeModes, Protocol):
+    """The driver, for all that this process needs of it."""
 
 
 class Daemon:
@@ -85,7 +79,7 @@ class Daemon:
         client: KubeClient,
         metrics: Metrics,
         *,
-        driver: Driver | None = None,
+        driver: Hardware | None = None,
         pace: Pace | None = None,
     ) -> None:
         """Put the parts together; nothing runs yet.
@@ -101,6 +95,7 @@ class Daemon:
         self.metrics = metrics
         own, clock = settings.device_plugin, time.monotonic
         self._clock, self._begun = clock, clock()
+        self._labels: Mapping[str, str] = {}
         self.on_outdated: Callable[[], None] = lambda: None
         resource = ResourceName(settings.resource_name)
         self.board = DeviceBoard()
@@ -124,11 +119,16 @@ class Daemon:
             tempo=Tempo(idle=own.reconcile_seconds),
         )
         self._errands = Errands()
+        self._settings = settings
+        self.sharing = Sharing(
+            node, settings, self._driver, later=self._errands.send, on_change=self._on_sharing
+        )
+        self.sharing.on_health = self.monitor.adjust
         self._recorder = EventRecorder(client, component=COMPONENT, instance=node)
         self._reporter = Reporter(node, metrics, self._recorder)
         metrics.collect_with(LedgerCollector(node, self.allocator, lambda: self.board.streaming))
         self.caches = Caches(client, node, on_change=self._on_change)
-        records, rules = Records(client, node), rules_of(settings)
+        records, rules = Records(client, node), rules_of(settings, settings.mode)
         self.judge = Judge(
             node,
             rules,
@@ -154,10 +154,11 @@ class Daemon:
             clock=clock,
             telling=self._reporter,
         )
-        injection = Injection(hints=settings.hints.frameworks)
 
         def new_server(socket: Path) -> PluginServer:
-            servicer = DevicePlugin(self.board, self.allocator, injection, self._reporter)
+            servicer = DevicePlugin(
+                self.board, self.allocator, lambda: self.sharing.injection, self._reporter
+            )
             return PluginServer(servicer, self.board, socket)
 
         self.registrar = Registrar(
@@ -188,12 +189,23 @@ class Daemon:
         self.registrar.stop()
         self.agent.stop()
         self._errands.stop()
+        self.sharing.stop()
         self._recorder.stop()
         self.caches.stop()
         self._folder_watch.stop()
         self.readback.stop()
         self._pod_resources.close()
         self.monitor.stop()
+
+    def reload(self, settings: Settings) -> None:
+        """Go by other settings, as far as that goes without a restart; claims stay as they are."""
+        chosen, kept = reloading.reloaded(self._settings, settings)
+        if kept:
+            log.warning("settings_need_restart", keys=kept)
+        self._settings = chosen
+        self.sharing.use(chosen)
+        self._on_sharing()
+        log.info("settings_reloaded")
 
     def ready(self) -> tuple[bool, str]:
         """Return whether kubelet can use this plugin, and all that it waits for."""
@@ -215,6 +227,7 @@ class Daemon:
             "driver": self.monitor.problem,
             "kubelet": "" if self.board.streaming else "kubelet has no stream open",
             "api-server": self.agent.problem,
+            **self.sharing.problems,
         }
         return {what: problem for what, problem in said.items() if problem}
 
@@ -235,10 +248,26 @@ class Daemon:
             self.on_outdated()
         self.agent.wake()
 
+    def _on_sharing(self) -> None:
+        for what, problem in self.sharing.problems.items():
+            self._reporter.waits(what, problem)
+        self.agent.use(rules_of(self._settings, self.sharing.mode))
+
     def _on_change(self) -> None:
+        node = self.caches.node
+        if node is not None:
+            self._on_labels(pods.meta_of(node).get("labels") or {})
         self.agent.wake()
 
+    def _on_labels(self, labels: Mapping[str, str]) -> None:
+        if labels != self._labels:
+            self._labels = dict(labels)
+            self.sharing.see_labels(labels)
+            self._on_sharing()
+
     def _on_inventory(self) -> None:
+        self.sharing.see(self.monitor.inventory)
+        self._on_sharing()
         # Here and now: the agent's own thread may be waiting for the API server.
         self.judge.decide()
         self.registrar.wake()

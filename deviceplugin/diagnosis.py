@@ -80,6 +80,15 @@ def signs_in(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """What holds for some GPUs in place of what holds for all."""
+
+    ignored_xids: Mapping[GpuUuid, frozenset[int]] = field(default_factory=dict)
+    needed: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """Good looks in a row that make it well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """How one GPU's illness goes."""
 
@@ -99,6 +108,8 @@ class Diagnosis:
 
     recover_after_reads: int = 3
     courses: Mapping[GpuUuid, Course] = field(default_factory=dict)
+    needed: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """The same of some GPUs, in place of `recover_after_reads`."""
 
     @property
     def reasons(self) -> dict[GpuUuid, str]:
@@ -120,10 +131,11 @@ class Diagnosis:
 
     def _worse(self, uuid: GpuUuid, reason: str, *, by_event: bool = False) -> Course:
         course = self.courses.get(uuid)
+        least = self.needed.get(uuid, self.recover_after_reads)
         if course is None:
-            return Course(reason=reason, by_event=by_event, needed=self.recover_after_reads)
+            return Course(reason=reason, by_event=by_event, needed=least)
         if not course.reason:
-            most = self.recover_after_reads * RELAPSE_FACTOR**MOST_RELAPSES
+            most = least * RELAPSE_FACTOR**MOST_RELAPSES
             needed = min(course.needed * RELAPSE_FACTOR, most)
             return Course(reason=reason, by_event=by_event, needed=needed)
         if course.by_event and not by_event:

@@ -47,8 +47,8 @@ def portion_text(share: Share, gpus: Sequence[Gpu]) -> str:
     return f"{hundredths // 100}.{hundredths % 100:02d}"
 
 
-HINT_NAMES: Final = ("jax", "tensorflow")
-"""Frameworks that take all of a GPU's memory unless they are told otherwise."""
+HINT_NAMES: Final = ("jax", "tensorflow", "pytorch")
+"""The first two take all of a GPU's memory unless they are told otherwise."""
 
 
 def hints(grant: Grant, gpus: Sequence[Gpu], frameworks: Sequence[str]) -> dict[str, str]:
@@ -66,4 +66,6 @@ def hints(grant: Grant, gpus: Sequence[Gpu], frameworks: Sequence[str]) -> dict[
         said["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{hundredths // 100}.{hundredths % 100:02d}"
     if "tensorflow" in frameworks:
         said["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    if "pytorch" in frameworks:
+        said["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     return said

@@ -7,17 +7,18 @@ says what it waits for, and goes on when that comes.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
 
 from deviceplugin.backoff import Backoff
-from deviceplugin.diagnosis import APPLICATION_XIDS, Diagnosis, Xid, signs_in, struck_by
+from deviceplugin.diagnosis import APPLICATION_XIDS, Care, Diagnosis, Xid, signs_in, struck_by
 from deviceplugin.driver import Cause, DriverError
 from deviceplugin.inventory import (
     Inventory,
@@ -76,6 +77,7 @@ class HealthSettings:
     """How closely GPUs are watched."""
 
     ignored_xids: frozenset[int] = APPLICATION_XIDS
+    special: Care = field(default_factory=Care)
     listen: bool = True
     """Whether XIDs count at all."""
     poll_seconds: float = 5.0
@@ -182,16 +184,23 @@ class HealthMonitor:
             return self._version
 
     def recall(self, known: Inventory) -> None:
-        """Take over what an earlier life knew to be sick, if it is heard of only now.
-
-        A restart is no proof of health: such a GPU must look well for as long as any other.
-        """
+        """Take over what an earlier life knew to be sick: a restart is no proof of health."""
         with self._changed:
             for gpu in known.gpus:
                 if not gpu.healthy and gpu.uuid not in self._diagnosis.reasons:
                     self._diagnosis = self._diagnosis.after_event(gpu.uuid, gpu.reason)
             changed = self._renew()
         self._publish(changed)
+
+    def adjust(self, settings: HealthSettings) -> None:
+        """Watch by other settings from the next look on; what is sick stays so until it is well."""
+        with self._changed:
+            self._settings = settings
+            self._diagnosis = dataclasses.replace(
+                self._diagnosis,
+                recover_after_reads=settings.recover_after_reads,
+                needed=settings.special.needed,
+            )
 
     def forget_retired(self, *, claimed: AbstractSet[GpuUuid]) -> None:
         """Drop what MIG reconfigured away, but for GPUs of which something is claimed."""
@@ -346,14 +355,19 @@ class HealthMonitor:
             self._hear(xid)
 
     def _hear(self, xid: Xid) -> None:
-        if xid.number in self._settings.ignored_xids:
-            log.info("xid_ignored", gpu_uuid=xid.gpu, xid=xid.number)
-            return
         with self._changed:
-            struck = struck_by(xid, self._facts)
+            ignored, special = self._settings.ignored_xids, self._settings.special.ignored_xids
+            struck = tuple(
+                uuid
+                for uuid in struck_by(xid, self._facts)
+                if xid.number not in special.get(uuid, ignored)
+            )
             for uuid in struck:
                 self._diagnosis = self._diagnosis.after_event(uuid, f"XID {xid.number}")
             changed = self._renew()
+        if not struck:
+            log.info("xid_ignored", gpu_uuid=xid.gpu, xid=xid.number)
+            return
         log.warning("xid", gpu_uuid=xid.gpu, xid=xid.number, struck=list(struck))
         self._publish(changed)
 

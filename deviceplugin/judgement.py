@@ -92,6 +92,12 @@ class Judge:
         self.is_draining = False
         """This plugin is going: nobody should count on it."""
 
+    def use(self, rules: Rules) -> None:
+        """Decide by other rules from now on."""
+        with self.lock:
+            self._rules = rules
+            self.patience.use(rules.limits)
+
     def decide(self) -> Decision | None:
         """Look, inform the allocator, and return what should be.
 

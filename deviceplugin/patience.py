@@ -36,6 +36,10 @@ class Patience:
         self._looked: dict[PodUid, float] = {}
         self._verdicts: dict[PodUid, Verdict] = {}
 
+    def use(self, limits: Limits) -> None:
+        """Wait by other limits from now on."""
+        self._limits = limits
+
     def observe(self, ledger: Ledger, unseen: Iterable[PodRef], now: float) -> None:
         """Note what a reconciled ledger shows at a moment."""
         gone = {claim.pod.uid for claim in ledger.claims if claim.pod_gone}

@@ -36,6 +36,10 @@ class Publisher:
         self._warner = warner
         self._whole_gpus = 0
 
+    def use(self, rules: Rules) -> None:
+        """Write by other rules from now on."""
+        self._rules = rules
+
     def publish(self, gpu_node: Json) -> None:
         """Patch the Node where it differs.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ import grpc
 
 from deviceplugin.allocation import Refusal
 from deviceplugin.allocator import Allocator
+from deviceplugin.contents import InjectionError
 from deviceplugin.devices import DeviceBoard
 from deviceplugin.injection import Injection
 from protos.deviceplugin.v1beta1 import api_pb2, api_pb2_grpc
@@ -40,10 +41,10 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
         self,
         board: DeviceBoard,
         allocator: Allocator,
-        injection: Injection,
+        injection: Callable[[], Injection],
         watcher: Watcher,
     ) -> None:
-        """Answer from a board, an allocator, and rules of what goes into a container."""
+        """Answer from a board, an allocator, and the newest rules of what goes into containers."""
         self._board = board
         self._allocator = allocator
         self._injection = injection
@@ -104,8 +105,12 @@ class DevicePlugin(api_pb2_grpc.DevicePluginServicer):
                 answer = self._allocator.allocate(each.devices_ids)
                 if isinstance(answer, Refusal):
                     self._refuse(context, answer.reason.value, answer.message)
+                try:
+                    response = self._injection().response(answer, self._allocator.view.ledger)
+                except InjectionError as error:
+                    self._refuse(context, "no-injection", str(error))
                 self._watcher.outcome("granted")
-                answers.append(self._injection.response(answer, self._allocator.view.ledger))
+                answers.append(response)
         return api_pb2.AllocateResponse(container_responses=answers)
 
     @contextmanager

@@ -122,6 +122,8 @@ def _unknown(name: str, path: str, root: type, source: str) -> SettingsError:
     known = section.__struct_encode_fields__ if section else ()
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    if not near and path and name in getattr(root, "__struct_encode_fields__", ()):
+        hint = f"{name} is one for the whole cluster: at the top of the file"
     key = f"{path}.{name}" if path else name
     return SettingsError(f"{source}: {key} is no setting: {hint}", field=key)
 
@@ -142,7 +144,12 @@ def _value_at(content: Any, path: str) -> Any:
 
 def _section_at(root: Any, path: str) -> Any:
     for part in _parts(path):
+        if part == "..." or part.isdigit():
+            # An item of a list whose kind is known already.
+            continue
         chosen = {each.encode_name: each.type for each in msgspec.structs.fields(root)}.get(part)
+        if get_origin(chosen) is tuple:
+            chosen = get_args(chosen)[0]
         if not (isinstance(chosen, type) and issubclass(chosen, msgspec.Struct)):
             return None
         root = chosen
@@ -213,6 +220,14 @@ def check(settings: Settings) -> None:
         raise SettingsError(
             f"shares: {len(settings.shares)} are more than maxShares, {settings.max_shares}",
             field="shares",
+        )
+    own = settings.device_plugin
+    modes = {settings.mode, *(each.mode for each in own.overrides)}
+    if "hami-core" in modes and not own.hami_core.library:
+        raise SettingsError(
+            "devicePlugin.hamiCore.library: the mode hami-core needs the path of libvgpu.so on the "
+            "nodes; e.g. /usr/local/vgpu/libvgpu.so",
+            field="devicePlugin.hamiCore.library",
         )
     if settings.whole_gpu_resource == settings.resource_name:
         raise SettingsError(

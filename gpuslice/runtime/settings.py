@@ -17,7 +17,18 @@ from gpuslice.contract import names
 from gpuslice.contract.shares import Share, parse_share
 from gpuslice.contract.slices import SliceBy, SliceRule
 from gpuslice.runtime import setting_faults
+from gpuslice.runtime.plugin_settings import DevicePlugin, Hints, Mode
 from gpuslice.runtime.setting_faults import SettingsError
+from gpuslice.runtime.setting_sections import (
+    DOMAIN,
+    Amount,
+    Count,
+    Name,
+    Port,
+    ResourceText,
+    Seconds,
+    Section,
+)
 
 __all__ = [
     "Arbiter",
@@ -28,22 +39,6 @@ __all__ = [
     "SettingsError",
     "Webhook",
     "load",
-]
-
-Port = Annotated[int, Meta(ge=0, le=65535)]
-"""0 takes any free one."""
-Count = Annotated[int, Meta(ge=1)]
-Amount = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0)]
-_DOMAIN: Final = "[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-Name = Annotated[str, Meta(pattern=f"^{_DOMAIN}$", description="the name of a Kubernetes object")]
-ResourceText = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{_DOMAIN}/[A-Za-z0-9]([-\w.]{{0,61}}[A-Za-z0-9])?$",
-        description="a resource's name with its domain",
-        examples=[names.WHOLE_GPU_RESOURCE],
-    ),
 ]
 
 SIDECARS: Final = (
@@ -57,19 +52,7 @@ SIDECARS: Final = (
 )
 
 
-def _spelling(field: str) -> str:
-    """Return a field's key in the file: ``slice_memory_mib`` is ``sliceMemoryMiB``."""
-    first, *others = field.split("_")
-    return first + "".join("MiB" if part == "mib" else part.capitalize() for part in others)
-
-
-class _Section(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_spelling
-):
-    """A mapping in the file."""
-
-
-class Log(_Section, frozen=True, kw_only=True):
+class Log(Section, frozen=True, kw_only=True):
     """What is written about, and how."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -78,7 +61,7 @@ class Log(_Section, frozen=True, kw_only=True):
     """auto: console on a terminal, else JSON."""
 
 
-class Arbiter(_Section, frozen=True, kw_only=True):
+class Arbiter(Section, frozen=True, kw_only=True):
     """How the arbiter answers a bind."""
 
     wait_milliseconds: Amount = 500
@@ -91,58 +74,7 @@ class Arbiter(_Section, frozen=True, kw_only=True):
     """Binds that wait at once; more are denied at once."""
 
 
-class Hints(_Section, frozen=True, kw_only=True):
-    """Which frameworks are told of their share, where their own environment variables help."""
-
-    jax: bool = True
-    """XLA_PYTHON_CLIENT_MEM_FRACTION"""
-    tensorflow: bool = True
-    """TF_FORCE_GPU_ALLOW_GROWTH"""
-
-    @property
-    def frameworks(self) -> tuple[str, ...]:
-        """The names of those that are switched on."""
-        return tuple(name for name in self.__struct_fields__ if getattr(self, name))
-
-
-class DevicePlugin(_Section, frozen=True, kw_only=True):
-    """One node's device plugin and agent."""
-
-    driver_root: str = "/"
-    """Where the NVIDIA driver's files are, as this process sees them."""
-    kubelet_root: str = "/var/lib/kubelet"
-    """kubelet's folder on the node, as this process sees it."""
-    plugin_dir: str = ""
-    """Where kubelet.sock is; empty for ``device-plugins`` under the kubelet's root."""
-    metrics_port: Port = 9402
-    """Of /metrics, /healthz and /readyz."""
-    mig: Literal["use", "skip"] = "use"
-    """use: the instances of a GPU in MIG mode are GPUs of their own. skip: left to others."""
-    ignored_xids: tuple[Amount, ...] = (13, 31, 43, 45, 68, 109)
-    """Faults of applications, not of GPUs."""
-    health_poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
-    """Between two looks at the GPUs; faults that the driver tells of are known at once."""
-    health_recovery_seconds: Seconds = 15.0
-    """A sick GPU must look well for so long before it counts as well."""
-    on_unhealthy: Literal["observe"] = "observe"
-    """What becomes of the pods on a sick GPU: they are left running."""
-    device_injection: Literal["environment", "cdi", "device-nodes"] = "environment"
-    """How a container gets its GPU: by the NVIDIA runtime, by CDI names, or as plain devices."""
-    reconcile_seconds: Annotated[float, Meta(gt=0)] = 60.0
-    """Between two comparisons of the ledger with kubelet's checkpoint."""
-
-    @property
-    def plugin_path(self) -> Path:
-        """The folder of kubelet.sock and of our own sockets."""
-        return Path(self.plugin_dir or Path(self.kubelet_root) / "device-plugins")
-
-    @property
-    def pod_resources_path(self) -> Path:
-        """The socket that tells which pod has which tokens."""
-        return Path(self.kubelet_root) / "pod-resources" / "kubelet.sock"
-
-
-class Webhook(_Section, frozen=True, kw_only=True):
+class Webhook(Section, frozen=True, kw_only=True):
     """The webhook's server."""
 
     host: str = "0.0.0.0"  # noqa: S104 - the API server calls from outside the pod
@@ -169,7 +101,7 @@ class Webhook(_Section, frozen=True, kw_only=True):
     """Larger requests are refused; the API server sends none above 3 MiB or so."""
 
 
-class Settings(_Section, frozen=True, kw_only=True):
+class Settings(Section, frozen=True, kw_only=True):
     """All of the file."""
 
     resource_name: ResourceText = names.SLICE_RESOURCE
@@ -199,7 +131,7 @@ class Settings(_Section, frozen=True, kw_only=True):
     whole_gpu_resource: Annotated[
         str,
         Meta(
-            pattern=rf"^({_DOMAIN}/[A-Za-z0-9]([-\w.]{{0,61}}[A-Za-z0-9])?)?$",
+            pattern=rf"^({DOMAIN}/[A-Za-z0-9]([-\w.]{{0,61}}[A-Za-z0-9])?)?$",
             description="a resource's name with its domain, or empty",
             examples=[names.WHOLE_GPU_RESOURCE],
         ),
@@ -207,8 +139,9 @@ class Settings(_Section, frozen=True, kw_only=True):
     """Pods that ask for this resource get whole GPUs of ours; empty: they are left alone."""
     placement: Literal["pack", "spread"] = "pack"
     """Which GPU: the fullest that has room, or the emptiest. A pod's annotation comes first."""
-    mode: Literal["time-slicing"] = "time-slicing"
-    """How GPUs are shared."""
+    mode: Mode = "time-slicing"
+    """How GPUs are shared: in turns and unlimited, or limited by CUDA's multi-process service or by
+    HAMi-core's library."""
     arbiter_failure_policy: Literal["Ignore", "Fail"] = "Ignore"
     """While no arbiter answers: pods are bound without it (and may fail on a full GPU), or wait.
 

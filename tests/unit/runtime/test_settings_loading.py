@@ -217,3 +217,27 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     """All defaults, spelt out, are the defaults."""
     text = yaml.safe_dump(msgspec.to_builtins(Settings()))
     assert load(tmp_path, text) == Settings()
+
+
+@pytest.mark.parametrize("key", ["sliceBy: memory", "slicesPerGpu: 10"], ids=["by", "count"])
+def test_slices_are_never_overridden_for_some_nodes(tmp_path: Path, key: str) -> None:
+    """Both halves count in them, for all nodes alike."""
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path, f"devicePlugin: {{overrides: [{{nodes: [a]}}, {{nodes: [b], {key}}}]}}")
+    name = key.partition(":")[0]
+    assert f"devicePlugin.overrides[1].{name}" in str(caught.value)
+    assert "whole cluster" in str(caught.value)
+
+
+def test_an_override_s_value_is_checked_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"devicePlugin\.overrides\[0\]\.mode: 'mig'"):
+        load(tmp_path, "devicePlugin: {overrides: [{mode: mig}]}")
+    with pytest.raises(SettingsError, match=r"did you mean ignoredXids"):
+        load(tmp_path, "devicePlugin: {overrides: [{ignoredXid: [13]}]}")
+
+
+def test_hami_core_needs_a_library(tmp_path: Path) -> None:
+    for text in ("mode: hami-core", "devicePlugin: {overrides: [{mode: hami-core}]}"):
+        with pytest.raises(SettingsError, match=r"devicePlugin\.hamiCore\.library"):
+            load(tmp_path, text)
+    assert load(tmp_path, "{mode: hami-core, devicePlugin: {hamiCore: {library: /x.so}}}")

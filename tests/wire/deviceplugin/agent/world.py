@@ -47,7 +47,11 @@ QUICK = Pace(stream=1.0, look=0.2, first_retry=0.02, last_retry=0.2)
 def l4(index: int, *, memory_mib: int = L4_MIB) -> Gpu:
     """Return a GPU called ``GPU-<index>``."""
     return Gpu(
-        uuid=GpuUuid(f"GPU-{index}"), index=index, product="NVIDIA L4", memory_mib=memory_mib
+        uuid=GpuUuid(f"GPU-{index}"),
+        index=index,
+        product="NVIDIA L4",
+        memory_mib=memory_mib,
+        minor_number=index,
     )
 
 
@@ -57,6 +61,7 @@ class StillDriver:
     def __init__(self, *gpus: Gpu) -> None:
         """Have these GPUs."""
         self.gpus = gpus
+        self.modes: dict[GpuUuid, int] = {}
 
     def open(self) -> None:
         """Be there."""
@@ -67,6 +72,14 @@ class StillDriver:
     def read(self) -> Reading:
         """Return them."""
         return Reading(gpus=self.gpus)
+
+    def compute_mode(self, uuid: GpuUuid) -> int:
+        """Return the mode."""
+        return self.modes.get(uuid, 0)
+
+    def set_compute_mode(self, uuid: GpuUuid, mode: int) -> None:
+        """Set it."""
+        self.modes[uuid] = mode
 
     def watch(self) -> Silence:
         """Return a source without XIDs."""

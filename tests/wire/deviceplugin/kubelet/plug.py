@@ -125,7 +125,7 @@ def plugged(kubelet: BareKubelet, *gpus: Gpu, hears: bool = True) -> Iterator[Pl
     events: list[tuple[str, str]] = []
 
     def new_server(socket: Path) -> PluginServer:
-        return PluginServer(DevicePlugin(board, allocator, Injection(), Uncounted()), board, socket)
+        return PluginServer(DevicePlugin(board, allocator, Injection, Uncounted()), board, socket)
 
     registrar = Registrar(
         kubelet.plugin_folder,
