@@ -110,9 +110,22 @@ def _view(
 
 def _body() -> Any:
     try:
-        return orjson.loads(flask.request.get_data(cache=False))
+        return orjson.loads(_read())
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"the body is no JSON: {error}") from error
+
+
+def _read() -> bytes:
+    """Return the body; where its length is known, without the layers that count as they read."""
+    request = flask.request
+    length = request.content_length
+    if length is None:
+        return request.get_data(cache=False)
+    if length > (request.max_content_length or 0):
+        raise RequestEntityTooLarge
+    body = request.environ["wsgi.input"].read(length)
+    assert isinstance(body, bytes)
+    return body
 
 
 def _discard_body() -> None:

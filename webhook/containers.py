@@ -6,13 +6,18 @@ Never simply the first: service meshes put theirs before the user's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from gpuslice.contract import pods
 
 Json = Mapping[str, Any]
+
+_GROUPS: Final[tuple[Literal["initContainers"], Literal["containers"]]] = (
+    "initContainers",
+    "containers",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +64,14 @@ class Choice:
     warning: str = ""
 
 
-def seats(pod: Json) -> Iterator[Seat]:
-    """Yield a pod's init containers, then its regular ones."""
+def seats(pod: Json) -> tuple[Seat, ...]:
+    """Return a pod's init containers, then its regular ones."""
     spec = pods.spec_of(pod)
-    groups: tuple[Literal["initContainers"], Literal["containers"]] = (
-        "initContainers",
-        "containers",
+    return tuple(
+        Seat(group=group, index=index, container=container)
+        for group in _GROUPS
+        for index, container in enumerate(spec.get(group) or ())
     )
-    for group in groups:
-        for index, container in enumerate(spec.get(group) or ()):
-            yield Seat(group=group, index=index, container=container)
 
 
 def choose(

@@ -8,6 +8,7 @@ refused, with the supported way named.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -28,6 +29,7 @@ _TARGETS: Final = {**{key: key for key in names.USER_KEYS}, "placement": names.P
 _PER_CONTAINER: Final = re.compile(
     r"nvidia\.com/container\.(.*)\.(gpu-memory|gpus)(?:\..*)?", re.ASCII
 )
+_PER_CONTAINER_PREFIX: Final = "nvidia.com/container."
 _CLOSENESS: Final = 0.86
 """Two swapped or one missing letter are near enough; another word behind is not."""
 
@@ -49,6 +51,7 @@ def warnings(annotations: Mapping[str, str]) -> Iterator[str]:
                 yield f"annotation {key} does nothing without {names.FRACTION} or {names.MEMORY}"
 
 
+@functools.lru_cache(maxsize=1024)
 def _meant(key: str) -> str | None:
     if key in _KNOWN or _PER_CONTAINER.fullmatch(key):
         return None
@@ -63,7 +66,7 @@ def _meant(key: str) -> str | None:
 def refusals(annotations: Mapping[str, str]) -> Iterator[FieldError]:
     """Yield an error for each key of KAI's per-container annotations."""
     for key in sorted(annotations):
-        match = _PER_CONTAINER.fullmatch(key)
+        match = _PER_CONTAINER.fullmatch(key) if key.startswith(_PER_CONTAINER_PREFIX) else None
         if match is not None:
             container = match.group(1) or "train"
             yield FieldError(

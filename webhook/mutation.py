@@ -7,11 +7,13 @@ be, never by a mark that it has been here: so a second call finds nothing to do.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuslice.contract import names, pods
+from gpuslice.contract.placement import Demand, Policy
 from webhook import affinity, containers, lookalikes, wishes
 from webhook.containers import Seat
 from webhook.patching import Operation, Patch
@@ -23,6 +25,7 @@ Json = Mapping[str, Any]
 UNPROCESSABLE: Final = 422
 """The HTTP status of a pod that is wrong."""
 FORBIDDEN: Final = 403
+_NOTHING: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +60,9 @@ def mutate(pod: Json, policy: AdmissionPolicy) -> Mutation | Denial:
     """
     annotations = pods.annotations_of(pod)
     warnings = tuple(lookalikes.warnings(annotations))
-    if not wishes.asks(pod, policy):
-        return _leftovers(pod, policy, warnings)
+    seats = containers.seats(pod)
+    if not wishes.asks(pod, seats, policy):
+        return _leftovers(pod, seats, policy, warnings)
     reason = _why_left_alone(pod, policy)
     if reason:
         return Mutation(warnings=(reason, *warnings))
@@ -66,13 +70,13 @@ def mutate(pod: Json, policy: AdmissionPolicy) -> Mutation | Denial:
         error = "GPU sharing is switched off in this cluster (setting gpuSharing): ask for whole "
         error += "GPUs, or ask the cluster's administrator"
         return Denial(code=FORBIDDEN, errors=(error,), warnings=warnings)
-    found = wishes.read(pod, policy)
+    found = wishes.read(pod, seats, policy)
     if found.errors:
         errors = tuple(dict.fromkeys(map(str, found.errors)))
         return Denial(code=UNPROCESSABLE, errors=errors, warnings=warnings)
     if found.wish is None:
-        return _leftovers(pod, policy, warnings)
-    return _admit(pod, policy, found.wish, (*warnings, *found.warnings))
+        return _leftovers(pod, seats, policy, warnings)
+    return _admit(pod, seats, policy, found.wish, (*warnings, *found.warnings))
 
 
 def _why_left_alone(pod: Json, policy: AdmissionPolicy) -> str:
@@ -90,30 +94,52 @@ def _why_left_alone(pod: Json, policy: AdmissionPolicy) -> str:
     return ""
 
 
-def _admit(pod: Json, policy: AdmissionPolicy, wish: Wish, warnings: tuple[str, ...]) -> Mutation:
+def _admit(
+    pod: Json,
+    seats: tuple[Seat, ...],
+    policy: AdmissionPolicy,
+    wish: Wish,
+    warnings: tuple[str, ...],
+) -> Mutation:
     patch = Patch(pod)
     admitted_before = names.SHARE_LABEL in pods.labels_of(pod)
-    share = wish.demand.share
+    words = _words(wish.demand, wish.placement, policy)
     said = list(warnings)
-    patch.put(("metadata", "labels", names.SHARE_LABEL), str(share))
+    patch.put(("metadata", "labels", names.SHARE_LABEL), words.share)
     for key, value in wish.annotations.items():
         patch.put(("metadata", "annotations", key), value)
     _drop_arbiters_annotations(patch, pod, said)
-    fit = policy.fit_of(share).fit_resource
-    for seat in containers.seats(pod):
-        wanted: dict[str, str] = {}
-        if seat == wish.seat:
-            wanted = {policy.slice_resource: str(wish.demand.total_slices), fit: "1"}
+    for seat in seats:
+        wanted = words.resources if seat is wish.seat else _NOTHING
         _write_resources(patch, policy, seat, wanted)
-    if not admitted_before and _has_fits(pod, besides=wish.seat, wanted=fit):
+    if not admitted_before and _has_fits(seats, besides=wish.seat, wanted=words.fit):
         said.append(f"{names.FIT_PREFIX}* is set by gpuslice: what the pod had there is replaced")
-    slices_per_gpu = policy.least_slices_per_gpu
-    preferences = affinity.terms(wish.demand, wish.placement, slices_per_gpu)
-    affinity.write(patch, pod, preferences, admitted_before=admitted_before)
+    affinity.write(patch, pod, words.preferences, admitted_before=admitted_before)
     _write_spec(patch, pod, policy, said)
     if pods.annotations_of(pod).get(names.MPS) == "true" and not policy.mps_nodes:
         said.append("mps: no known node serves its GPUs through MPS; the mode is the node's choice")
     return Mutation(operations=patch.operations, warnings=tuple(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """What a demand is written as: the same for all its pods."""
+
+    share: str
+    fit: str
+    resources: Mapping[str, str]
+    preferences: tuple[Json, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(demand: Demand, placement: Policy, policy: AdmissionPolicy) -> _Words:
+    fit = policy.fit_of(demand.share).fit_resource
+    return _Words(
+        share=str(demand.share),
+        fit=fit,
+        resources={policy.slice_resource: str(demand.total_slices), fit: "1"},
+        preferences=tuple(affinity.terms(demand, placement, policy.least_slices_per_gpu)),
+    )
 
 
 def _write_resources(
@@ -124,12 +150,17 @@ def _write_resources(
         for resource, amount in wanted.items():
             patch.put((*path, resource), amount)
         for resource in sorted(pods.resources(seat.container, kind)):
-            stale = resource.startswith(names.FIT_PREFIX) or (
-                resource == policy.slice_resource and pods.asked_of(seat.container, resource) > 0
-            )
-            taken = resource == policy.whole_gpu_resource and bool(wanted)
-            if (stale or taken) and resource not in wanted:
+            if resource not in wanted and _is_to_go(resource, seat, policy, wanted):
                 patch.drop((*path, resource))
+
+
+def _is_to_go(
+    resource: str, seat: Seat, policy: AdmissionPolicy, wanted: Mapping[str, str]
+) -> bool:
+    if resource == policy.slice_resource:
+        return pods.asked_of(seat.container, resource) > 0
+    taken = resource == policy.whole_gpu_resource and bool(wanted)
+    return taken or resource.startswith(names.FIT_PREFIX)
 
 
 def _write_spec(patch: Patch, pod: Json, policy: AdmissionPolicy, said: list[str]) -> None:
@@ -150,16 +181,18 @@ def _drop_arbiters_annotations(patch: Patch, pod: Json, said: list[str]) -> None
         said.append(f"removed {', '.join(copied)}: gpuslice writes them when the pod is placed")
 
 
-def _has_fits(pod: Json, *, besides: Seat, wanted: str) -> bool:
+def _has_fits(seats: tuple[Seat, ...], *, besides: Seat, wanted: str) -> bool:
     return any(
-        key.startswith(names.FIT_PREFIX) and not (seat == besides and key == wanted)
-        for seat in containers.seats(pod)
+        key.startswith(names.FIT_PREFIX) and not (seat is besides and key == wanted)
+        for seat in seats
         for kind in ("limits", "requests")
         for key in pods.resources(seat.container, kind)
     )
 
 
-def _leftovers(pod: Json, policy: AdmissionPolicy, warnings: tuple[str, ...]) -> Mutation:
+def _leftovers(
+    pod: Json, seats: tuple[Seat, ...], policy: AdmissionPolicy, warnings: tuple[str, ...]
+) -> Mutation:
     """Take from a pod without a share what only sharing pods may have."""
     if _why_left_alone(pod, policy):
         return Mutation(warnings=warnings)
@@ -170,8 +203,8 @@ def _leftovers(pod: Json, policy: AdmissionPolicy, warnings: tuple[str, ...]) ->
         patch.drop(("metadata", "labels", names.SHARE_LABEL))
         said.append(f"removed label {names.SHARE_LABEL}: the pod asks for no share of a GPU")
     before = len(patch.operations)
-    for seat in containers.seats(pod):
-        _write_resources(patch, policy, seat, {})
+    for seat in seats:
+        _write_resources(patch, policy, seat, _NOTHING)
     if len(patch.operations) > before:
         said.append(f"removed {names.FIT_PREFIX}*: the pod asks for no share of a GPU")
     return Mutation(operations=patch.operations, warnings=tuple(said))

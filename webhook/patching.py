@@ -8,6 +8,7 @@ on a value that is ours.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -23,6 +24,7 @@ class Operation(TypedDict):
     value: NotRequired[Any]
 
 
+@functools.lru_cache(maxsize=1024)
 def pointer(path: Path) -> str:
     """Return a path as a JSON pointer; e.g. ``/metadata/annotations/a.b~1c``."""
     # The tilde first: the other order would escape the slash's own escape.
@@ -83,6 +85,8 @@ class Patch:
         self._operations.append({"op": "add", "path": f"{pointer(path)}/-", "value": value})
 
     def _make_room(self, path: Path) -> None:
+        if value_at(self._document, path) is not None:
+            return
         for end in range(1, len(path) + 1):
             above = path[:end]
             if value_at(self._document, above) is None and above not in self._made:

@@ -6,6 +6,7 @@ Admission asks nobody: a decision depends on the review and on this, and on noth
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,9 +41,13 @@ def fleet_of(ledgers: Iterable[Ledger]) -> Fleet:
     return Fleet(kinds_mib=tuple(sorted(kinds)), most_gpus=most or None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AdmissionPolicy:
-    """Settings and cluster, frozen for one decision."""
+    """Settings and cluster, frozen for one decision.
+
+    Compared by identity: what was worked out for a policy is remembered by it, and there is a new
+    one only when the cluster's GPUs or its list of shares change.
+    """
 
     enabled: bool = True
     """The switch for the whole feature."""
@@ -70,12 +75,12 @@ class AdmissionPolicy:
     mps_nodes: bool = False
     """Whether any known node serves its GPUs through MPS."""
 
-    @property
+    @functools.cached_property
     def kinds_mib(self) -> tuple[int, ...]:
         """The memory of each kind of GPU, at least one."""
         return self.fleet.kinds_mib or (self.default_gpu_memory_mib,)
 
-    @property
+    @functools.cached_property
     def bounds(self) -> Bounds:
         """What a pod may ask for."""
         return Bounds(
@@ -85,7 +90,7 @@ class AdmissionPolicy:
             most_gpus=self.fleet.most_gpus,
         )
 
-    @property
+    @functools.cached_property
     def least_slices_per_gpu(self) -> int:
         """N of the GPU with fewest."""
         return min(max(1, self.rule.slices_of_gpu(mib)) for mib in self.kinds_mib)

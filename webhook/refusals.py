@@ -65,24 +65,22 @@ def whole_gpu_errors(seats: tuple[Seat, ...], policy: AdmissionPolicy) -> Iterat
     whole = policy.whole_gpu_resource or names.WHOLE_GPU_RESOURCE
     # Zero too, unless whole GPUs are ours: NVIDIA's own plugin would be asked.
     zero_is_fine = policy.whole_gpu_resource is not None
-    for seat, kind, resource, text in _amounts(seats):
-        if resource == whole and not (zero_is_fine and _is_zero(text)):
-            yield _beside_share(seat, kind, resource, text)
+    for seat in seats:
+        for kind in ("limits", "requests"):
+            text = pods.resources(seat.container, kind).get(whole)
+            if text is not None and not (zero_is_fine and _is_zero(text)):
+                yield _beside_share(seat, kind, whole, text)
     yield from mig_errors(seats)
 
 
 def mig_errors(seats: tuple[Seat, ...]) -> Iterator[FieldError]:
     """Yield an error for each MIG instance beside a share: two ways to ask for a GPU."""
-    for seat, kind, resource, text in _amounts(seats):
-        if resource.startswith(names.MIG_RESOURCE_PREFIX):
-            yield _beside_share(seat, kind, resource, text)
-
-
-def _amounts(seats: tuple[Seat, ...]) -> Iterator[tuple[Seat, str, str, object]]:
     for seat in seats:
         for kind in ("limits", "requests"):
-            for resource, text in sorted(pods.resources(seat.container, kind).items()):
-                yield seat, kind, resource, text
+            amounts = pods.resources(seat.container, kind)
+            found = [each for each in amounts if each.startswith(names.MIG_RESOURCE_PREFIX)]
+            for resource in sorted(found):
+                yield _beside_share(seat, kind, resource, amounts[resource])
 
 
 def _beside_share(seat: Seat, kind: str, resource: str, text: object) -> FieldError:

@@ -8,9 +8,10 @@ of everything at once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gpuslice.contract import names, pods
 from gpuslice.contract.annotations import (
@@ -27,6 +28,12 @@ from webhook.containers import Seat
 from webhook.policies import AdmissionPolicy
 
 Json = Mapping[str, Any]
+Seats = tuple[Seat, ...]
+
+_READ_KEYS: Final = frozenset(
+    {*names.USER_KEYS, *map(names.prefixed, names.USER_KEYS), names.MPS, names.PLACEMENT}
+)
+"""The annotations that `read_request` looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +56,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
-def asks(pod: Json, policy: AdmissionPolicy) -> bool:
+def asks(pod: Json, seats: Seats, policy: AdmissionPolicy) -> bool:
     """Whether a pod asks for a share in any way, be it a wrong one."""
     annotations = pods.annotations_of(pod)
     keys = (names.FRACTION, names.MEMORY, names.DEVICES)
@@ -60,46 +67,68 @@ def asks(pod: Json, policy: AdmissionPolicy) -> bool:
     resources = [policy.slice_resource]
     if policy.whole_gpu_resource is not None and policy.enabled:
         resources.append(policy.whole_gpu_resource)
-    return any(
+    return any(_has_amount(seat, resource) for seat in seats for resource in resources)
+
+
+def _has_amount(seat: Seat, resource: str) -> bool:
+    """Whether an amount stands there that is wrong, or above zero."""
+    return seat.mentions(resource) and (
         pods.asked_of(seat.container, resource) > 0
         or any(refusals.amount_errors((seat,), resource))
-        for seat in containers.seats(pod)
-        for resource in resources
     )
 
 
-def read(pod: Json, policy: AdmissionPolicy) -> Findings:
+@functools.lru_cache(maxsize=1024)
+def _request(
+    user_annotations: frozenset[tuple[str, str]], policy: AdmissionPolicy
+) -> Request | None:
+    """Return what annotations ask for; pods come in thousands, and their annotations in few."""
+    return read_request(dict(user_annotations), policy.bounds)
+
+
+def wish_of(pod: Json, policy: AdmissionPolicy) -> Wish | None:
+    """Return what a pod wants, None where it asks for no share or for none that is right."""
+    seats = containers.seats(pod)
+    return read(pod, seats, policy).wish if asks(pod, seats, policy) else None
+
+
+def read(pod: Json, seats: Seats, policy: AdmissionPolicy) -> Findings:
     """Return what a pod that asks for a share wants, and all that is wrong with it."""
     found = Findings()
     annotations = pods.annotations_of(pod)
-    seats = tuple(containers.seats(pod))
     found.errors += lookalikes.refusals(annotations)
     found.errors += refusals.node_errors(pod)
     found.errors += refusals.amount_errors(seats, policy.slice_resource)
     request = None
     try:
-        request = read_request(annotations, policy.bounds)
+        request = _request(
+            frozenset(each for each in annotations.items() if each[0] in _READ_KEYS), policy
+        )
     except RequestError as error:
         found.errors += error.errors
         return found
-    slicing = _asking(pod, policy.slice_resource)
+    slicing = _asking(seats, policy.slice_resource)
     if request is not None:
         found.errors += refusals.whole_gpu_errors(seats, policy)
-        _by_annotation(found, pod, policy, request)
+        _by_annotation(found, pod, seats, policy, request)
     elif slicing:
         found.errors += refusals.whole_gpu_errors(seats, policy)
         _by_hand(found, pod, policy, slicing)
     elif policy.whole_gpu_resource is not None:
-        _by_whole_gpus(found, pod, policy, policy.whole_gpu_resource)
+        _by_whole_gpus(found, pod, seats, policy)
     if found.wish is not None:
         found.errors += refusals.variable_errors(found.wish.seat)
     return found
 
 
-def _asking(pod: Json, resource: str) -> tuple[Seat, ...]:
-    return tuple(
-        seat for seat in containers.seats(pod) if pods.asked_of(seat.container, resource) > 0
-    )
+def _asking(seats: Seats, resource: str) -> Seats:
+    return tuple(seat for seat in seats if pods.asked_of(seat.container, resource) > 0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _demand(share: Share, policy: AdmissionPolicy) -> Demand:
+    slices = policy.rule.slices_of_share(share, policy.kinds_mib)
+    return Demand(share=share, slices=slices)
 
 
 def _wish(
@@ -109,10 +138,9 @@ def _wish(
     placement: Policy | None,
     annotations: Mapping[str, str] | None = None,
 ) -> Wish:
-    slices = policy.rule.slices_of_share(share, policy.kinds_mib)
     return Wish(
         seat=seat,
-        demand=Demand(share=share, slices=slices),
+        demand=_demand(share, policy),
         placement=placement or policy.placement,
         annotations=annotations or {},
     )
@@ -121,12 +149,12 @@ def _wish(
 def _by_annotation(
     found: Findings,
     pod: Json,
+    seats: Seats,
     policy: AdmissionPolicy,
     request: Request,
 ) -> None:
     admitted_before = names.SHARE_LABEL in pods.labels_of(pod)
-    seats = tuple(containers.seats(pod))
-    slicing = _asking(pod, policy.slice_resource)
+    slicing = _asking(seats, policy.slice_resource)
     choice = containers.choose(
         seats, name=request.container_name, asking=slicing, sidecars=policy.sidecars
     )
@@ -238,15 +266,11 @@ def _by_hand(
     found.wish = _wish(policy, seat, share, _placement(pod), written)
 
 
-def _by_whole_gpus(
-    found: Findings,
-    pod: Json,
-    policy: AdmissionPolicy,
-    resource: str,
-) -> None:
-    seats = tuple(containers.seats(pod))
+def _by_whole_gpus(found: Findings, pod: Json, seats: Seats, policy: AdmissionPolicy) -> None:
+    resource = policy.whole_gpu_resource
+    assert resource is not None
     found.errors += refusals.amount_errors(seats, resource)
-    asking = _asking(pod, resource)
+    asking = _asking(seats, resource)
     seat = _only(found, asking, resource) if asking else None
     if seat is None:
         return

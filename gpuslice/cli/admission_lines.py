@@ -77,7 +77,7 @@ def _untyped(pod: Json) -> Iterator[str]:
 
 
 def _admitted(called: str, pod: Json, policy: AdmissionPolicy, result: Mutation) -> Iterator[str]:
-    wish = wishes.read(pod, policy).wish if wishes.asks(pod, policy) else None
+    wish = wishes.wish_of(pod, policy)
     if wish is None or not result.operations:
         yield f"{called}: admitted {'with changes' if result.operations else 'as it is'}"
     else:

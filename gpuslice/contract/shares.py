@@ -46,6 +46,11 @@ class Share:
         if self.devices <= 0:
             raise ShareError(f"{self.devices} devices is not above zero")
 
+    def __hash__(self) -> int:
+        # Fraction's own hash is a modular power: as slow as the rest of a decision.
+        ratio = None if self.fraction is None else self.fraction.as_integer_ratio()
+        return hash((ratio, self.memory_mib, self.devices))
+
     def __str__(self) -> str:
         if self.fraction is not None:
             one = quantity.format_decimal(self.fraction)

@@ -93,6 +93,9 @@ class GoodClient:
             self._sock = clients.connect(self._port, self._context)
         return self._sock
 
+    def end(self) -> None:
+        self._drop()
+
     def _drop(self) -> None:
         if self._sock is not None:
             self._sock.close()
@@ -308,7 +311,7 @@ def soak(seconds: float, seed: int) -> list[str]:
             stopping.set()
             for thread in threads:
                 thread.join(30)
-            for each in bad:
+            for each in (*bad, *good):
                 each.end()
             time.sleep(SETTLE_SECONDS)
             last = _look(webhook, began, faults)
