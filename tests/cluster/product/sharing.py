@@ -34,11 +34,12 @@ def sharing(
     if memory_mib:
         asked[names.MEMORY] = str(memory_mib)
     made["metadata"]["annotations"] = asked
+    # Not 0: its deletion would be a forced one, after which a claim is kept for ten seconds.
+    made["spec"]["terminationGracePeriodSeconds"] = 1
     return made
 
 
 def template(made: Json) -> Json:
     """A pod as the template of a Deployment or Job."""
     metadata = {key: made["metadata"][key] for key in ("labels", "annotations")}
-    spec = {key: value for key, value in made["spec"].items() if not key.startswith("termination")}
-    return {"metadata": metadata, "spec": {**spec, "terminationGracePeriodSeconds": 1}}
+    return {"metadata": metadata, "spec": made["spec"]}
