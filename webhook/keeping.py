@@ -43,8 +43,15 @@ class Look:
 class OwnCertificate:
     """Mode ``self``: the pair is in a Secret, and our webhook configurations trust it."""
 
-    def __init__(self, client: KubeClient, place: SecretPlace, folder: Path) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        place: SecretPlace,
+        folder: Path,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
         """Keep where the pair is, and where the server reads it."""
+        self._clock = clock
         self._client = client
         self._place = place
         self._folder = folder
@@ -55,11 +62,15 @@ class OwnCertificate:
         Raises:
             KubeError, TrustError, CertificateError: where that can't be done.
         """
-        pair = trust.ensure_pair(self._client, self._place, now())
+        pair = trust.ensure_pair(self._client, self._place, self._clock())
         # Trust first: a server that shows a leaf before it is trusted can't be called.
-        found = trust.ensure_bundles(self._client, pair.authority.certificate_pem)
+        found = trust.ensure_bundles(
+            self._client,
+            pair.bundle_pem,
+            is_current=lambda: trust.is_current(self._client, self._place, pair),
+        )
         return Look(
-            expires=certs.check(pair.leaf, now()),
+            expires=certs.check(pair.leaf, self._clock()),
             changed=trust.write_files(self._folder, pair.leaf),
             complete=found > 0,
         )
