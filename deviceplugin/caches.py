@@ -102,7 +102,7 @@ class Caches:
 
 
 def trimmed(pod: Json) -> Json:
-    """Return what reconciliation reads of a pod."""
+    """Return what reconciliation and the watch over use read of a pod."""
     about, spec = pod["metadata"], pods.spec_of(pod)
     kept = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
     ours = {
@@ -118,5 +118,18 @@ def trimmed(pod: Json) -> Json:
     return {
         "metadata": {key: about[key] for key in kept if key in about} | {"annotations": ours},
         "spec": trimmed_spec,
-        "status": {"phase": (pod.get("status") or {}).get("phase")},
+        "status": _trimmed_status(pod.get("status") or {}),
     }
+
+
+def _trimmed_status(status: Json) -> Json:
+    trimmed: dict[str, Any] = {"phase": status.get("phase")}
+    for group in ("initContainerStatuses", "containerStatuses"):
+        ids = [
+            {"name": each.get("name"), "containerID": each["containerID"]}
+            for each in status.get(group) or ()
+            if each.get("containerID")
+        ]
+        if ids:
+            trimmed[group] = ids
+    return trimmed

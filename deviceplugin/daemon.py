@@ -13,6 +13,7 @@ from deviceplugin.agent import Agent
 from deviceplugin.allocation import Grant
 from deviceplugin.allocator import Allocator
 from deviceplugin.caches import Caches
+from deviceplugin.collectors import LedgerCollector, MpsCollector, UseCollector
 from deviceplugin.devices import DeviceBoard
 from deviceplugin.driver import Cause
 from deviceplugin.errands import Errands
@@ -31,7 +32,9 @@ from deviceplugin.registration import Pace, Registrar
 from deviceplugin.rules import Rules
 from deviceplugin.server import DevicePlugin, PluginServer
 from deviceplugin.sharing import Sharing, health_settings
-from deviceplugin.telling import LedgerCollector, Reporter
+from deviceplugin.sickness import Sickness
+from deviceplugin.telling import Reporter
+from deviceplugin.usewatch import Processes, UseWatch
 from gpuslice.contract import pods
 from gpuslice.contract.ledger import Ledger
 from gpuslice.contract.names import NodeName, ResourceName
@@ -65,7 +68,7 @@ def rules_of(settings: Settings, mode: str) -> Rules:
     )
 
 
-class Hardware(Driver, ComputeModes, Protocol):
+class Hardware(Driver, ComputeModes, Processes, Protocol):
     """The driver, for all that this process needs of it."""
 
 
@@ -127,7 +130,19 @@ class Daemon:
         self._recorder = EventRecorder(client, component=COMPONENT, instance=node)
         self._reporter = Reporter(node, metrics, self._recorder)
         metrics.collect_with(LedgerCollector(node, self.allocator, lambda: self.board.streaming))
+        self._sickness = Sickness(self._reporter)
+        metrics.collect_with(MpsCollector(node, lambda: self.sharing.mps.states))
         self.caches = Caches(client, node, on_change=self._on_change)
+        self.use_watch = UseWatch(
+            self._driver,
+            Path(own.proc_root),
+            claims=lambda: self.allocator.view.ledger.claims,
+            pods=self.caches.pods_by_uid,
+            on_over=self._reporter.over,
+            every_seconds=own.use_poll_seconds,
+        )
+        if own.watch_use:
+            metrics.collect_with(UseCollector(node, lambda: self.use_watch.uses))
         records, rules = Records(client, node), rules_of(settings, settings.mode)
         self.judge = Judge(
             node,
@@ -181,6 +196,8 @@ class Daemon:
         self._errands.start()
         self.caches.start()
         self.agent.start()
+        if self._settings.device_plugin.watch_use:
+            self.use_watch.start()
 
     def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
         """End in the order that fails no pod: first nobody counts on us, then we go."""
@@ -188,6 +205,7 @@ class Daemon:
             log.warning("drain_incomplete", seconds=drain_seconds, problem=self.agent.problem)
         self.registrar.stop()
         self.agent.stop()
+        self.use_watch.stop()
         self._errands.stop()
         self.sharing.stop()
         self._recorder.stop()
@@ -257,6 +275,7 @@ class Daemon:
         node = self.caches.node
         if node is not None:
             self._on_labels(pods.meta_of(node).get("labels") or {})
+        self._sickness.see(self.allocator.view.ledger)
         self.agent.wake()
 
     def _on_labels(self, labels: Mapping[str, str]) -> None:
@@ -270,6 +289,7 @@ class Daemon:
         self._on_sharing()
         # Here and now: the agent's own thread may be waiting for the API server.
         self.judge.decide()
+        self._sickness.see(self.allocator.view.ledger)
         self.registrar.wake()
         self.agent.wake()
 

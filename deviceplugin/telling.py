@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from deviceplugin.allocator import Allocator
 from deviceplugin.reconciliation import Note, Repair
+from deviceplugin.usage import Use
 from gpuslice.contract import names
-from gpuslice.contract.ledger import ClaimState
+from gpuslice.contract.ledger import Gpu, PodRef
 from gpuslice.contract.names import NodeName
 from gpuslice.runtime.kube.events import EventRecorder
 from gpuslice.runtime.kube.resources import NODES, PODS
-from gpuslice.runtime.metrics import PREFIX, Metrics
+from gpuslice.runtime.metrics import Metrics
 
 WHOLE_GPUS_REASON = "GpusSoldTwice"
 
@@ -77,6 +71,36 @@ class Reporter:
         about = {"metadata": {"name": self._node, "uid": self._node}}
         self._recorder.record(NODES, about, reason, message, warning=warning)
 
+    # --- GPUs, and what is used of them
+
+    def sick(self, gpu: Gpu, pods: int) -> None:
+        """Tell that a GPU is sick."""
+        self._on_node(
+            "GpuUnhealthy",
+            f"GPU {gpu.uuid} takes no more pods: {gpu.reason}; {pods} of its pods run on",
+        )
+
+    def sick_for(self, gpu: Gpu, pod: PodRef) -> None:
+        """Tell a pod's people."""
+        self._on_pod(pod, "GpuUnhealthy", f"GPU {gpu.uuid}, of which it has a share: {gpu.reason}")
+
+    def well(self, gpu: Gpu) -> None:
+        """Tell that it is well again."""
+        self._on_node("GpuRecovered", f"GPU {gpu.uuid} takes pods again", warning=False)
+
+    def over(self, use: Use) -> None:
+        """Tell that a container uses more than it claims."""
+        self._on_pod(
+            use.pod,
+            "MemoryOverClaim",
+            f"container {use.container} uses {use.used_mib} MiB of GPU {use.gpu} and claims "
+            f"{use.claimed_mib} MiB: its neighbours there may run out of memory",
+        )
+
+    def _on_pod(self, pod: PodRef, reason: str, message: str, *, warning: bool = True) -> None:
+        about = {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}}
+        self._recorder.record(PODS, about, reason, message, warning=warning)
+
     # --- the servicer's
 
     def outcome(self, result: str) -> None:
@@ -101,15 +125,9 @@ class Reporter:
     def repaired(self, note: Note) -> None:
         """Tell of a repair, on its pod."""
         self._repairs.labels(repair=note.repair.value).inc()
-        about = {"name": note.pod.name, "namespace": note.pod.namespace, "uid": note.pod.uid}
-        self._recorder.record(
-            PODS,
-            {"metadata": about},
-            note.repair.value,
-            note.message,
-            # kubelet may serve equal pods in any order: an exchange is nobody's fault.
-            warning=note.repair is not Repair.EXCHANGED,
-        )
+        # kubelet may serve equal pods in any order: an exchange is nobody's fault.
+        fault = note.repair is not Repair.EXCHANGED
+        self._on_pod(note.pod, note.repair.value, note.message, warning=fault)
 
     def sells_whole_gpus(self, count: int) -> None:
         """Tell that another plugin sells this node's GPUs as a whole, or no longer does."""
@@ -120,73 +138,6 @@ class Reporter:
                 f"another device plugin sells {count} {names.WHOLE_GPU_RESOURCE} of this node: the "
                 "same GPUs are promised twice; keep it off the nodes that gpuslice shares",
             )
-
-
-class LedgerCollector(Collector):
-    """Reads what is known when it is scraped, so that no gauge is ever stale."""
-
-    def __init__(
-        self, node: NodeName, allocator: Allocator, is_streaming: Callable[[], bool]
-    ) -> None:
-        """Tell of a node."""
-        self._node = node
-        self._allocator = allocator
-        self._is_streaming = is_streaming
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: the names are known without a look."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the GPUs, and what is claimed of them."""
-        view = self._allocator.view
-        ledger = view.ledger
-        by_gpu = ("node", "gpu_uuid")
-        families: dict[str, GaugeMetricFamily] = {}
-
-        def family(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-            families[name] = GaugeMetricFamily(PREFIX + name, text, labels=labels)
-            return families[name]
-
-        info = family("gpu_info", "A GPU; always 1", (*by_gpu, "model", "index"))
-        healthy = family("gpu_healthy", "Whether a GPU takes part: 1 or 0", by_gpu)
-        sick = family(
-            "gpu_unhealthy_claimed_slices", "Slices that pods have of a GPU that is sick", by_gpu
-        )
-        capacity = family("slices_capacity", "Slices of a GPU", by_gpu)
-        claimed = family("slices_allocated", "Slices claimed of a GPU", by_gpu)
-        memory = family("gpu_memory_bytes", "A GPU's memory that is for sale", by_gpu)
-        taken = family("gpu_memory_claimed_bytes", "Memory claimed of a GPU", by_gpu)
-        for gpu in ledger.gpus:
-            labels = [self._node, gpu.uuid]
-            used = gpu.slices - ledger.free_slices(gpu)
-            info.add_metric([*labels, gpu.product, str(gpu.index)], 1)
-            healthy.add_metric(labels, float(gpu.healthy))
-            sick.add_metric(labels, 0 if gpu.healthy else used)
-            capacity.add_metric(labels, gpu.slices)
-            claimed.add_metric(labels, used)
-            memory.add_metric(labels, gpu.memory_mib * 2**20)
-            taken.add_metric(labels, (gpu.memory_mib - ledger.free_mib(gpu)) * 2**20)
-        held = family(
-            "container_slices",
-            "Slices that a container has of a GPU",
-            ("namespace", "pod", "container", *by_gpu),
-        )
-        for claim in ledger.claims:
-            where = [claim.pod.namespace, claim.pod.name, claim.container, self._node]
-            for part in claim.shape:
-                held.add_metric([*where, part.gpu], part.slices)
-        states = Counter(claim.state for claim in ledger.claims)
-        claims = family("claims", "Claims, by how far their pods have come", ("node", "state"))
-        for state in ClaimState:
-            claims.add_metric([self._node, state.value], states[state])
-        over = family("overclaimed_gpus", "GPUs with more claimed than there is", ("node",))
-        over.add_metric([self._node], len(ledger.overclaimed()))
-        flight = family("grants_in_flight", "Allocations not yet read back from kubelet", ("node",))
-        flight.add_metric([self._node], len(view.in_flight))
-        stream = family("kubelet_stream_open", "Whether kubelet listens: 1 or 0", ("node",))
-        stream.add_metric([self._node], float(self._is_streaming()))
-        yield from families.values()
 
 
 def state_of(problems: dict[str, str], *, ready: bool) -> tuple[bool, str]:

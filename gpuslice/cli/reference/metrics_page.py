@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
@@ -10,14 +11,13 @@ from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from deviceplugin.allocator import Allocator
-from deviceplugin.telling import LedgerCollector, Reporter
-from gpuslice.contract.ledger import Claim, ClaimState, Gpu, Ledger, Part, PodRef
-from gpuslice.contract.names import GpuUuid, NodeName, PodUid
-from gpuslice.contract.shares import parse_share
-from gpuslice.runtime.kube.events import EventRecorder
+from deviceplugin.daemon import Daemon
+from gpuslice.contract.names import NodeName
+from gpuslice.runtime import settings
+from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.metrics import PREFIX, Metrics
-from webhook.records import Records
+from webhook.worker import Worker
 
 HEAD: Final = """\
 # Metrics
@@ -32,44 +32,36 @@ also serves Prometheus' usual `process_*` metrics of itself.
 
 <!-- Made by `make docs-reference` from the code's registries: edit the metric there. -->
 """
-_NODE: Final = NodeName("node-a")
 
 
 def registries() -> dict[str, Metrics]:
-    """Return the metrics of each half as its process makes them."""
-    webhook = Metrics("webhook", process=False)
-    Records(webhook)
+    """Return the metrics of each half as its process registers them, with all options on."""
+    chosen = settings.load(overrides={"devicePlugin.watchUse": True})
+    # Nothing is started, so nothing is ever asked.
+    client = KubeClient(Cluster(server="https://localhost"), component="reference")
+    worker = Worker(chosen, client, draining=threading.Event(), served=lambda: False)
     plugin = Metrics("device-plugin", process=False)
-    # Nothing is recorded here, so no API server is needed.
-    Reporter(_NODE, plugin, cast("EventRecorder", None))
-    allocator = Allocator(_example(), clock=lambda: 0.0)
-    plugin.collect_with(LedgerCollector(_NODE, allocator, lambda: True))
-    return {"The webhook": webhook, "The device plugin": plugin}
+    Daemon(NodeName("node-a"), chosen, client, plugin)
+    return {"The webhook": worker._metrics, "The device plugin": plugin}  # noqa: SLF001 - its own
 
 
-def _example() -> Ledger:
-    gpu = Gpu(uuid=GpuUuid("GPU-0"), index=0, product="L4", memory_mib=23034, slices=100)
-    share = parse_share("0.5")
-    claim = Claim(
-        pod=PodRef(namespace="default", name="a", uid=PodUid("a")),
-        container="main",
-        share=share,
-        fit=share,
-        state=ClaimState.HELD,
-        shape=(Part(gpu=gpu.uuid, memory_mib=11517, slices=50),),
-    )
-    return Ledger(node=_NODE, gpus=(gpu,), claims=(claim,))
+def _families(metrics: Metrics) -> Iterator[Metric]:
+    """Yield the families that are ours: the process' own are Prometheus' usual ones."""
+    for family in metrics.registry.collect():
+        if family.name.startswith(PREFIX):
+            yield family
 
 
-def series_names() -> set[str]:
-    """Return every name that a query can ask for, with Prometheus' endings of histograms."""
-    found = set()
+def series_labels() -> dict[str, tuple[str, ...]]:
+    """Return every name that a query can ask for with its labels; histograms by their series."""
+    found: dict[str, tuple[str, ...]] = {}
     for metrics in registries().values():
-        for family in metrics.registry.collect():
-            name = f"{family.name}_total" if family.type == "counter" else family.name
-            found.add(name)
+        for name, family, labels in _described(metrics):
             if family.type == "histogram":
-                found |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+                found[f"{name}_bucket"] = (*labels, "le")
+                found[f"{name}_sum"] = found[f"{name}_count"] = labels
+            else:
+                found[name] = labels
     return found
 
 
@@ -84,17 +76,22 @@ def page() -> str:
 
 
 def _rows(metrics: Metrics) -> Iterator[str]:
+    for name, family, labels in _described(metrics):
+        named = ", ".join(f"`{each}`" for each in labels)
+        yield f"| `{name}` | {family.type} | {named or '-'} | {family.documentation} |"
+
+
+def _described(metrics: Metrics) -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
+    """Yield each family with its name in queries and its labels."""
     known = {
         name: collector
         for collector, names in _collectors(metrics)
         for name in names
         if isinstance(collector, MetricWrapperBase)
     }
-    for family in metrics.registry.collect():
+    for family in _families(metrics):
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        assert name.startswith(PREFIX), name
-        labels = ", ".join(f"`{each}`" for each in _labels(family, known.get(family.name)))
-        yield f"| `{name}` | {family.type} | {labels or '-'} | {family.documentation} |"
+        yield name, family, _labels(family, known.get(family.name))
 
 
 def _collectors(metrics: Metrics) -> Iterable[tuple[Collector, list[str]]]:
@@ -103,7 +100,5 @@ def _collectors(metrics: Metrics) -> Iterable[tuple[Collector, list[str]]]:
     return cast("Iterable[tuple[Collector, list[str]]]", known.items())
 
 
-def _labels(family: Metric, collector: Any) -> tuple[str, ...]:
-    if collector is not None:
-        return tuple(collector._labelnames)  # noqa: SLF001 - likewise
-    return tuple(family.samples[0].labels) if family.samples else ()
+def _labels(family: Any, collector: Any) -> tuple[str, ...]:
+    return tuple((collector or family)._labelnames)  # noqa: SLF001 - likewise

@@ -7,8 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from gpuslice.contract.names import SLICE_RESOURCE
-from gpuslice.runtime.kube.resources import NODES, PODS
+from deviceplugin.inventory import GpuProcess
+from gpuslice.contract.names import SLICE_RESOURCE, GpuUuid
+from gpuslice.runtime.kube.resources import EVENTS, NODES, PODS
 from gpuslice.sim.apiserver.server import ApiServer
 from tests.wire.deviceplugin.agent.world import NODE, World, eventually, l4
 
@@ -98,7 +99,7 @@ def test_kubelet_is_served_before_the_api_server_is_there(root: Path) -> None:
         daemon = world.plugin()
         eventually(lambda: counts(world) == (200, 200), "registered")
         assert time.monotonic() - begun < 2
-        assert daemon.ready()[0]
+        eventually(lambda: daemon.ready()[0], "ready")
         eventually(lambda: "api-server" in daemon.problems, "it says what it waits for")
         world.api = ApiServer(port=int(api.url.rpartition(":")[2]), tls=False).start()
         world.define()
@@ -136,6 +137,64 @@ def test_a_gpu_that_is_lost_takes_no_newcomers_and_keeps_its_pods(world: World) 
     eventually(lambda: counts(world) == (200, 200), "well again")
 
 
+def said(world: World) -> set[tuple[str, str]]:
+    """Return the Events' reasons, and what they are about."""
+    return {(each["reason"], each["involvedObject"]["name"]) for each in world.client.list(EVENTS)}
+
+
+def test_a_sick_gpu_is_told_of_on_the_node_and_on_each_of_its_pods(world: World) -> None:
+    daemon = world.serving()
+    world.share("0.3", 30)
+    world.place("a", "0.3", 30, 1)
+    world.place("b", "0.3", 30, 0)
+    eventually(lambda: world.states() == {"a": "Held", "b": "Held"}, "held")
+    driver = daemon.monitor._driver
+    driver.gpus = world.gpus[:1]  # type: ignore[attr-defined]  # the test's own driver
+    eventually(lambda: {("GpuUnhealthy", NODE), ("GpuUnhealthy", "a")} <= said(world), "it is told")
+    on = {"node": NODE, "gpu_uuid": "GPU-1"}
+    value = daemon.metrics.registry.get_sample_value
+    assert value("gpuslice_gpu_unhealthy_claimed_slices", on) == 30
+    driver.gpus = world.gpus  # type: ignore[attr-defined]  # the test's own driver
+    eventually(lambda: ("GpuRecovered", NODE) in said(world), "and that it is well again")
+    assert ("GpuUnhealthy", "b") not in said(world)
+
+
+def test_use_over_the_claim_is_counted_and_told_once(world: World) -> None:
+    world.kubelet.start()
+    proc = world.root / "proc"
+    daemon = world.plugin(
+        **{
+            "devicePlugin.watchUse": True,
+            "devicePlugin.usePollSeconds": 0.02,
+            "devicePlugin.procRoot": str(proc),
+        }
+    )
+    eventually(world.is_serving, "serving")
+    world.share("0.3", 30)
+    world.place("a", "0.3", 30, 1)
+    eventually(lambda: world.states() == {"a": "Held"}, "held")
+    eventually(lambda: world.phase("a") == "Running", "kubelet writes its status no more")
+    container = "ab" * 32
+    status = [{"name": "main", "containerID": f"containerd://{container}"}]
+    world.client.patch(
+        PODS, "a", {"status": {"containerStatuses": status}}, namespace="default", status=True
+    )
+    (proc / "4711").mkdir(parents=True)
+    (proc / "4711" / "cgroup").write_text(f"0::/kubepods.slice/cri-containerd-{container}.scope\n")
+    on = {"namespace": "default", "pod": "a", "container": "main", "node": NODE}
+    on["gpu_uuid"] = "GPU-1"
+    value = daemon.metrics.registry.get_sample_value
+    driver = daemon.monitor._driver
+    used = GpuProcess(gpu=GpuUuid("GPU-1"), pid=4711, used_mib=7000)
+    driver.used_by = (used,)  # type: ignore[attr-defined]  # the test's own driver
+    eventually(lambda: value("gpuslice_container_memory_used_bytes", on) == 7000 * 2**20, "counted")
+    assert value("gpuslice_container_memory_claimed_bytes", on) == 6910 * 2**20
+    assert value("gpuslice_containers_over_claim", {"node": NODE}) == 1
+    eventually(lambda: ("MemoryOverClaim", "a") in said(world), "told")
+    driver.used_by = ()  # type: ignore[attr-defined]  # the test's own driver
+    eventually(lambda: value("gpuslice_containers_over_claim", {"node": NODE}) == 0, "over")
+
+
 def test_metrics_tell_of_claims_and_repairs(world: World) -> None:
     daemon = world.serving()
     world.client.bind(world.create("a", "0.6", 60), NODE)
@@ -147,5 +206,6 @@ def test_metrics_tell_of_claims_and_repairs(world: World) -> None:
     assert registry.get_sample_value("gpuslice_slices_capacity", on) == 100
     assert registry.get_sample_value("gpuslice_allocations_total", {"result": "granted"}) == 1
     repairs = {"repair": "ClaimAdopted"}
-    assert registry.get_sample_value("gpuslice_ledger_repairs_total", repairs) == 1
+    value = registry.get_sample_value
+    eventually(lambda: value("gpuslice_ledger_repairs_total", repairs) == 1, "told once written")
     assert registry.get_sample_value("gpuslice_kubelet_stream_open", {"node": NODE}) == 1

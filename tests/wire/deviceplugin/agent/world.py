@@ -14,7 +14,7 @@ import yaml
 
 from deviceplugin.daemon import Daemon
 from deviceplugin.diagnosis import Xid
-from deviceplugin.inventory import Gpu, Reading
+from deviceplugin.inventory import Gpu, GpuProcess, Reading
 from deviceplugin.registration import Pace
 from gpuslice.contract import gpunode, pods
 from gpuslice.contract.ledger import Claim, ClaimState, Ledger, Part
@@ -61,6 +61,7 @@ class StillDriver:
     def __init__(self, *gpus: Gpu) -> None:
         """Have these GPUs."""
         self.gpus = gpus
+        self.used_by: tuple[GpuProcess, ...] = ()
         self.modes: dict[GpuUuid, int] = {}
 
     def open(self) -> None:
@@ -80,6 +81,10 @@ class StillDriver:
     def set_compute_mode(self, uuid: GpuUuid, mode: int) -> None:
         """Set it."""
         self.modes[uuid] = mode
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Return those that the test lets use them."""
+        return self.used_by
 
     def watch(self) -> Silence:
         """Return a source without XIDs."""
