@@ -87,10 +87,8 @@ def test_a_fields_docstring_is_its_meaning() -> None:
 
 
 def test_a_histograms_series_are_known_by_prometheus_names() -> None:
-    known = metrics_page.series_names()
-    assert {
-        "gpuslice_admission_duration_seconds_bucket",
-        "gpuslice_bind_decisions_total",
-        "gpuslice_slices_capacity",
-    } <= known
-    assert "gpuslice_bind_decisions" not in known
+    known = metrics_page.series_labels()
+    assert known["gpuslice_admission_duration_seconds_bucket"] == ("endpoint", "le")
+    assert known["gpuslice_bind_decisions_total"] == ("outcome", "reason")
+    assert known["gpuslice_slices_capacity"] == ("node", "gpu_uuid")
+    assert "gpuslice_admission_duration_seconds" not in known
