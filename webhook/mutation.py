@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuslice.contract import names, pods
 from gpuslice.contract.placement import Demand, Policy
-from webhook import affinity, containers, lookalikes, wishes
+from webhook import affinity, containers, lookalikes, refusals, wishes
 from webhook.containers import Seat
 from webhook.patching import Operation, Patch
 from webhook.policies import AdmissionPolicy
@@ -112,11 +112,15 @@ def _admit(
     for seat in seats:
         wanted = words.resources if seat is wish.seat else _NOTHING
         _write_resources(patch, policy, seat, wanted)
+        if seat is wish.seat:
+            _show_gpus(patch, seat)
+        elif policy.hides_gpus:
+            _hide_gpus(patch, seat)
     if not admitted_before and _has_fits(seats, besides=wish.seat, wanted=words.fit):
         said.append(f"{names.FIT_PREFIX}* is set by gpuslice: what the pod had there is replaced")
     affinity.write(patch, pod, words.preferences, admitted_before=admitted_before)
     _write_spec(patch, pod, policy, said)
-    if pods.annotations_of(pod).get(names.MPS) == "true" and not policy.mps_nodes:
+    if pods.annotations_of(pod).get(names.MPS) == "true" and names.MPS not in policy.fleet.modes:
         said.append("mps: no known node serves its GPUs through MPS; the mode is the node's choice")
     return Mutation(operations=patch.operations, warnings=tuple(said))
 
@@ -161,6 +165,21 @@ def _is_to_go(
         return pods.asked_of(seat.container, resource) > 0
     taken = resource == policy.whole_gpu_resource and bool(wanted)
     return taken or resource.startswith(names.FIT_PREFIX)
+
+
+def _hide_gpus(patch: Patch, seat: Seat) -> None:
+    variables = seat.container.get("env") or ()
+    if all(each.get("name") != names.ENV_VISIBLE_DEVICES for each in variables):
+        hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": refusals.NO_GPU}
+        patch.append((*seat.path, "env"), hidden)
+
+
+def _show_gpus(patch: Patch, seat: Seat) -> None:
+    """Take back what hid them when the share was another container's."""
+    variables = seat.container.get("env") or ()
+    for index in reversed(range(len(variables))):
+        if refusals.is_hidden_by_us(variables[index]):
+            patch.drop((*seat.path, "env", index))
 
 
 def _write_spec(patch: Patch, pod: Json, policy: AdmissionPolicy, said: list[str]) -> None:

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 CALL_SECONDS: Final = 1.0
 """For one read or write of a ledger: a bind has less than three."""
 _LEDGER: Final = "ledger"
+_MODE: Final = "mode"
 _FITS: Final = "fits"
 _RISES: Final = "rises"
 
@@ -38,6 +39,7 @@ def watch_gpu_nodes(client: KubeClient) -> WatchCache:
 def _with_ledger(gpu_node: Json) -> Json:
     """Keep the ledger instead of the JSON: it is what is decided on, and smaller."""
     kept = identity(gpu_node)
+    kept[_MODE] = (gpu_node.get("spec") or {}).get("mode") or ""
     try:
         kept[_LEDGER] = gpunode.ledger_of(gpu_node)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -61,6 +63,16 @@ def ledger_in(item: Json | None) -> Ledger | None:
     ledger = None if item is None else item[_LEDGER]
     assert ledger is None or isinstance(ledger, Ledger)
     return ledger
+
+
+def mode_in(item: Json | None) -> str:
+    """Return how the node of an object of the cache shares its GPUs."""
+    return "" if item is None else str(item[_MODE])
+
+
+def modes_in(cache: WatchCache) -> frozenset[str]:
+    """Return the modes of all nodes of a cache."""
+    return frozenset(map(mode_in, cache.snapshot().values()))
 
 
 class GpuNodes:

@@ -29,16 +29,18 @@ class Fleet:
     """The memory of each kind of GPU; empty while none is known."""
     most_gpus: int | None = None
     """Of any node; None while none is known."""
+    modes: frozenset[str] = frozenset()
+    """How its nodes share their GPUs; e.g. ``mps``."""
 
 
-def fleet_of(ledgers: Iterable[Ledger]) -> Fleet:
-    """Return what the ledgers say about the cluster's GPUs."""
+def fleet_of(ledgers: Iterable[Ledger], modes: frozenset[str] = frozenset()) -> Fleet:
+    """Return what the ledgers say about the cluster's GPUs, and how its nodes share them."""
     kinds: set[int] = set()
     most = 0
     for ledger in ledgers:
         kinds.update(gpu.memory_mib for gpu in ledger.gpus if gpu.memory_mib > 0)
         most = max(most, len(ledger.gpus))
-    return Fleet(kinds_mib=tuple(sorted(kinds)), most_gpus=most or None)
+    return Fleet(kinds_mib=tuple(sorted(kinds)), most_gpus=most or None, modes=modes)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,8 +74,8 @@ class AdmissionPolicy:
     """For sharing pods that name none; None leaves it to the nodes."""
     template_warnings: bool = True
     """Whether the authors of templates hear what their pods would meet."""
-    mps_nodes: bool = False
-    """Whether any known node serves its GPUs through MPS."""
+    hides_gpus: bool = False
+    """Whether the other containers of a sharing pod are kept from seeing every GPU."""
 
     @functools.cached_property
     def kinds_mib(self) -> tuple[int, ...]:

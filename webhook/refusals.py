@@ -13,6 +13,8 @@ from webhook.policies import AdmissionPolicy
 
 Json = Mapping[str, Any]
 
+NO_GPU: Final = "void"
+"""To the NVIDIA runtime: leave the container as it is."""
 _OWN_VARIABLES: Final = (names.ENV_VISIBLE_DEVICES,)
 _OWN_PREFIXES: Final = ("CUDA_MPS_", "CUDA_DEVICE_")
 _HARMLESS: Final = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER"})
@@ -100,11 +102,16 @@ def _is_zero(text: object) -> bool:
         return False
 
 
-def variable_errors(seat: Seat) -> Iterator[FieldError]:
+def is_hidden_by_us(variable: Json) -> bool:
+    """Whether admission may have set a variable, to keep a container from seeing every GPU."""
+    return variable.get("name") == names.ENV_VISIBLE_DEVICES and variable.get("value") == NO_GPU
+
+
+def variable_errors(seat: Seat, *, admitted_before: bool) -> Iterator[FieldError]:
     """Yield an error for each variable by which a container would choose its GPU itself."""
     for variable in seat.container.get("env") or ():
         name = str(variable.get("name") or "")
-        if name in _HARMLESS:
+        if name in _HARMLESS or (admitted_before and is_hidden_by_us(variable)):
             continue
         if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
             yield FieldError(

@@ -39,6 +39,7 @@ def policy_of(
         whole_gpu_resource=settings.whole_gpu_resource or None,
         runtime_class=settings.runtime_class_name or None,
         template_warnings=settings.template_warnings,
+        hides_gpus=settings.hide_other_gpus,
     )
 
 
@@ -87,9 +88,10 @@ class CurrentPolicy:
 
     def _gpu_node_changed(self, _change: Change, before: Json | None, after: Json | None) -> None:
         old, new = nodes.ledger_in(before), nodes.ledger_in(after)
-        if (old and old.gpus) == (new and new.gpus):
+        same_mode = nodes.mode_in(before) == nodes.mode_in(after)
+        if same_mode and (old and old.gpus) == (new and new.gpus):
             return
-        fleet = fleet_of(nodes.ledgers_in(self._gpu_nodes))
+        fleet = fleet_of(nodes.ledgers_in(self._gpu_nodes), nodes.modes_in(self._gpu_nodes))
         if fleet != self._fleet:
             self._fleet = fleet
             self._renew()

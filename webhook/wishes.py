@@ -117,7 +117,9 @@ def read(pod: Json, seats: Seats, policy: AdmissionPolicy) -> Findings:
     elif policy.whole_gpu_resource is not None:
         _by_whole_gpus(found, pod, seats, policy)
     if found.wish is not None:
-        found.errors += refusals.variable_errors(found.wish.seat)
+        found.errors += refusals.variable_errors(
+            found.wish.seat, admitted_before=names.SHARE_LABEL in pods.labels_of(pod)
+        )
     return found
 
 

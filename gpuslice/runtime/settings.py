@@ -155,6 +155,11 @@ class Settings(Section, frozen=True, kw_only=True):
     """Never given the share where the pod names no container."""
     runtime_class_name: str = ""
     """For sharing pods that have none."""
+    hide_other_gpus: bool = False
+    """The containers of a sharing pod that have no share get ``NVIDIA_VISIBLE_DEVICES=void``.
+
+    Where the NVIDIA runtime is the default, an image made for CUDA sees every GPU without it.
+    """
     template_warnings: bool = True
     """Check Deployments and the like when they are applied, as warnings."""
     hints: Hints = Hints()

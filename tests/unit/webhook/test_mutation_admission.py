@@ -315,6 +315,61 @@ def test_whole_gpus_become_shares_of_one_where_that_is_set(
     assert after["metadata"]["annotations"] == written
 
 
+# --- the pod's other containers
+
+HIDING = dataclasses.replace(POLICY, hides_gpus=True)
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def test_other_containers_see_no_gpu_where_that_is_set() -> None:
+    """CUDA images ask for all GPUs, and a default NVIDIA runtime gives them."""
+    sidecar = build_container("own", env=[(VISIBLE, "none")])
+    pod = build_pod(
+        {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"},
+        build_container("log", env=[("A", "b")]),
+        build_container(),
+        sidecar,
+        initContainers=[build_container("prepare")],
+    )
+    after, _ = admitted(pod, HIDING)
+    log, train, own = after["spec"]["containers"]
+    assert log["env"] == [{"name": "A", "value": "b"}, {"name": VISIBLE, "value": "void"}]
+    assert "env" not in train
+    assert own["env"] == sidecar["env"]
+    assert after["spec"]["initContainers"][0]["env"] == [{"name": VISIBLE, "value": "void"}]
+    without, _ = admitted(pod)
+    assert without["spec"]["containers"][0]["env"] == [{"name": "A", "value": "b"}]
+
+
+def test_a_container_that_was_kept_from_gpus_gets_one_where_the_share_moves_to_it() -> None:
+    pod = build_pod(
+        {"gpu-fraction": "0.5", "gpu-fraction-container-name": "a"},
+        build_container("a"),
+        build_container("b", env=[("A", "b")]),
+    )
+    before, _ = admitted(pod, HIDING)
+    before["metadata"]["annotations"]["gpu-fraction-container-name"] = "b"
+    after, _ = admitted(before, HIDING)
+    first, second = after["spec"]["containers"]
+    assert first["env"] == [{"name": VISIBLE, "value": "void"}]
+    assert second["env"] == [{"name": "A", "value": "b"}]
+
+
+def test_pods_without_a_share_are_not_touched_by_that() -> None:
+    assert mutate(build_pod(), HIDING) == Mutation()
+
+
+@pytest.mark.parametrize(
+    ("modes", "warns"),
+    [(frozenset(), True), ({"time-slicing"}, True), ({"time-slicing", "mps"}, False)],
+    ids=["no node", "no node of that mode", "a node of that mode"],
+)
+def test_mps_gets_a_warning_where_no_node_serves_it(modes: set[str], *, warns: bool) -> None:
+    policy = dataclasses.replace(POLICY, fleet=Fleet(modes=frozenset(modes)))
+    _, warnings = admitted(build_pod({"gpu-fraction": "0.5", "mps": "true"}), policy)
+    assert any(each.startswith("mps: no known node") for each in warnings) == warns
+
+
 # --- fits beyond the cap
 
 
@@ -416,11 +471,3 @@ def test_a_runtime_class_is_set_where_that_is_configured_and_the_pod_has_none() 
     assert own["spec"]["runtimeClassName"] == "mine"
     plain = build_pod()
     assert mutate(plain, policy) == Mutation()
-
-
-def test_mps_is_the_nodes_choice_and_a_warning_says_so() -> None:
-    pod = build_pod({"gpu-fraction": "0.5", "mps": "true"})
-    _, warnings = admitted(pod)
-    assert "mps" in warnings[0]
-    _, quiet = admitted(pod, dataclasses.replace(POLICY, mps_nodes=True))
-    assert quiet == ()
