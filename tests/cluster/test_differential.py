@@ -89,7 +89,8 @@ def pairs(able: None, short_folder: Path, hand_over_works: bool) -> Iterator[lis
 
 @pytest.mark.timeout(300 + 60 * MINUTES_PER_SEQUENCE * SEQUENCES)
 def test_the_embedded_kubelet_is_as_the_real_one(
-    pairs: list[Pair], hand_over_works: bool  # noqa: FBT001 - a fixture
+    pairs: list[Pair],
+    hand_over_works: bool,  # noqa: FBT001 - a fixture
 ) -> None:
     """All that can be seen of both is equal after each step."""
     say(f"\n{SEQUENCES} sequences of {STEPS} steps, seeds from {SEED} on")

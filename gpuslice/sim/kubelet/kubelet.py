@@ -292,7 +292,10 @@ class Kubelet:
             self._stop.wait(0.005)
 
     def _sync(self, batch: list[Change]) -> None:
-        """Work off some changes: removals and updates first, then the new pods in any order."""
+        """Work off some changes: removals and updates first, then the new pods, older ones first.
+
+        Those of the same second come in any order.
+        """
         arrived: dict[str, Json] = {}
         for change in batch:
             listed = {pods.ref(each).uid: each for each in change.objects}
@@ -311,6 +314,7 @@ class Kubelet:
                     arrived[uid] = pod
         newcomers = list(arrived.items())
         self._rng.shuffle(newcomers)
+        newcomers.sort(key=lambda item: str(pods.meta_of(item[1]).get("creationTimestamp")))
         for uid, pod in newcomers:
             self._known[uid] = pod
             self._add(pod)

@@ -37,7 +37,9 @@ class Difference:
     """What differed -> (real, sim)."""
 
     def __str__(self) -> str:
-        lines = [f"sequence {self.sequence}, the plugin {self.preference}; step {len(self.history)}:"]
+        lines = [
+            f"sequence {self.sequence}, the plugin {self.preference}; step {len(self.history)}:"
+        ]
         lines += [f"    {number + 1:2} {step}" for number, step in enumerate(self.history)]
         for key, (real, sim) in sorted(self.values.items()):
             lines += [f"  {key}", f"    real: {real}", f"    sim:  {sim}"]
@@ -123,5 +125,7 @@ def _advance(state: State, step: Step, plans: Mapping[str, Plan], real: Side) ->
             state.has_plugin = step.plugin_returns
         case steps.HandOver():
             state.has_plugin = state.hand_over_works
+        case steps.Sicken():
+            state.is_well = not step.sick
         case _:
             pass

@@ -80,7 +80,9 @@ class SimHost:
 
     title = "sim"
 
-    def __init__(self, root: Path, node: str, client: KubeClient, *, seed: int, quirks: Quirks) -> None:
+    def __init__(
+        self, root: Path, node: str, client: KubeClient, *, seed: int, quirks: Quirks
+    ) -> None:
         self.node = node
         self.client = client
         self.root = root

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin that both kubelets get, and how it answers. One object for each of its lives."""
+"""The device plugin that both kubelets get, and how it answers; an object for each of its lives."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -16,27 +17,34 @@ from tests.wire.sim.toyplugin import ToyPlugin
 
 from .steps import DISLIKED_SIZE, EMPTY_SIZE, GPUS, REFUSED_SIZE, TOKENS
 
-Prefers = Callable[[Set[str], Set[str], int], Set[str] | str]
+Prefers = Callable[[AbstractSet[str], AbstractSet[str], int], AbstractSet[str] | str]
 
 _numbers = itertools.count(1)
 
 
-def _pack(available: Set[str], must: Set[str], size: int) -> Set[str] | str:
+def _pack(available: AbstractSet[str], must: AbstractSet[str], size: int) -> AbstractSet[str] | str:
     """What must be, then the fullest GPU that has room for the rest, then the others."""
     if size == DISLIKED_SIZE:
         return "not four"
-    free = {gpu: sorted(token for token in available - must if token.startswith(f"{gpu}::")) for gpu in GPUS}
+    free = {
+        gpu: sorted(token for token in available - must if token.startswith(f"{gpu}::"))
+        for gpu in GPUS
+    }
     needed = size - len(must)
     order = sorted(free.values(), key=lambda tokens: (len(tokens) < needed, len(tokens), tokens))
     rest = [token for tokens in order for token in tokens]
     return must | set(rest[:needed])
 
 
-def _name_too_few(available: Set[str], must: Set[str], size: int) -> Set[str] | str:
+def _name_too_few(
+    available: AbstractSet[str], must: AbstractSet[str], size: int
+) -> AbstractSet[str] | str:
     return set(sorted(available)[: max(size - 1, 0)])
 
 
-def _name_all(available: Set[str], must: Set[str], size: int) -> Set[str] | str:
+def _name_all(
+    available: AbstractSet[str], must: AbstractSet[str], size: int
+) -> AbstractSet[str] | str:
     return set(available)
 
 
@@ -49,7 +57,7 @@ PREFERENCES: Final[Mapping[str, Prefers | None]] = {
 EXACT: Final = "packs"
 
 
-def _answer(ids: Set[str]) -> str | None:
+def _answer(ids: AbstractSet[str]) -> str | None:
     if len(ids) == REFUSED_SIZE:
         return "not five"
     return "" if len(ids) == EMPTY_SIZE else None
@@ -58,7 +66,9 @@ def _answer(ids: Set[str]) -> str | None:
 class TokenPlugin(ToyPlugin):
     """Serves tokens of two GPUs under a socket name of its own."""
 
-    def __init__(self, folder: Path, *, resource: str, preference: str, sick: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, *, resource: str, preference: str, sick: tuple[str, ...]
+    ) -> None:
         super().__init__(
             folder,
             devices(sick),
@@ -85,7 +95,9 @@ class TokenPlugin(ToyPlugin):
                 raise
             return True
 
-        wait_until("the plugin registers", registered, timeout_seconds=timeout_seconds, pause_seconds=0.02)
+        wait_until(
+            "the plugin registers", registered, timeout_seconds=timeout_seconds, pause_seconds=0.02
+        )
 
 
 def devices(sick: tuple[str, ...]) -> list[str | tuple[str, str]]:

@@ -62,7 +62,9 @@ class _Eye:
         entries = self._entries()
         # Equal pods of one group differ only by what became of them: that gives them their names.
         ranks: Counter[str] = Counter()
-        for name in sorted(by_name, key=lambda name: (repr(by_name[name]), repr(entries.get(name)))):
+        for name in sorted(
+            by_name, key=lambda name: (repr(by_name[name]), repr(entries.get(name)))
+        ):
             group = self.side.names[name]
             self.called[name] = f"{group}.{ranks[group]}"
             ranks[group] += 1
@@ -133,7 +135,9 @@ class _Eye:
                 continue
             ids = tuple(sorted(one for ids in entry["DeviceIDs"].values() for one in ids))
             things = things_of(base64.b64decode(entry["AllocResp"]))
-            container = f"{entry['ContainerName']} {','.join(entry['DeviceIDs'])} {','.join(things)}"
+            container = (
+                f"{entry['ContainerName']} {','.join(entry['DeviceIDs'])} {','.join(things)}"
+            )
             found.setdefault(name, {})[container] = ids
         return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -52,42 +53,35 @@ class Side:
         self._preference = preference
         self._sick: tuple[str, ...] = ()
         self._plugin: TokenPlugin | None = None
-        self._spare: TokenPlugin | None = None
         self._probes = 0
         self._created_at = 0
         self._channel = dial(host.root / "pod-resources" / "kubelet.sock")
         self.pod_resources = api_pb2_grpc.PodResourcesListerStub(self._channel)
+        self._simple: Mapping[type[Step], Callable[[], None]] = {
+            steps.Reboot: self._reboot,
+            steps.StopPlugin: self._end_plugin,
+            steps.StartPlugin: self._start_plugin,
+            steps.RestartPlugin: self._restart_plugin,
+            steps.HandOver: self._hand_over,
+            steps.List: lambda: None,  # the observation that follows does it
+        }
 
     def take(self, step: Step) -> None:
         """Take a step, and wait until kubelet has done its part."""
         self.gone = []
-        match step:
-            case Create():
-                self._settle(self._create(step))
-            case Delete():
-                self._delete(step)
-                self._wait_gone()
-            case steps.RestartKubelet():
-                self._restart(step)
-            case steps.Reboot():
-                self._reboot()
-            case steps.StopPlugin():
-                self._stop_plugin()
-                self._wait_tokens(())
-            case steps.StartPlugin():
-                self._start_plugin()
-            case steps.RestartPlugin():
-                self._stop_plugin()
-                self._wait_tokens(())
-                self._start_plugin()
-            case steps.HandOver():
-                self._hand_over()
-            case steps.Sicken():
-                self._sicken(step.sick)
-            case steps.Publish():
-                self._publish(step.amount)
-            case steps.List():
-                pass  # the observation does it
+        if isinstance(step, Create):
+            self._settle(self._create(step))
+        elif isinstance(step, Delete):
+            self._delete(step)
+            self._wait_gone()
+        elif isinstance(step, steps.RestartKubelet):
+            self._restart(step)
+        elif isinstance(step, steps.Sicken):
+            self._sicken(step.sick)
+        elif isinstance(step, steps.Publish):
+            self._publish(step.amount)
+        else:
+            self._simple[type(step)]()
 
     def clean_up(self) -> None:
         """Delete what the sequence has left. The resources stay in the Node, unused."""
@@ -151,12 +145,9 @@ class Side:
         self.gone.append(name)
 
     def _remove(self, name: str, *, by_force: bool) -> None:
-        try:
-            self.host.client.delete(
-                PODS, name, namespace="default", grace_seconds=0 if by_force else None
-            )
-        except NotFoundError:
-            pass
+        grace_seconds = 0 if by_force else None
+        with suppress(NotFoundError):
+            self.host.client.delete(PODS, name, namespace="default", grace_seconds=grace_seconds)
 
     def _wait_gone(self) -> None:
         def gone() -> bool:
@@ -234,10 +225,17 @@ class Side:
         return tuple(token for token in steps.TOKENS if token not in self._sick)
 
     def _stop_plugin(self) -> None:
-        for plugin in (self._plugin, self._spare):
-            if plugin is not None:
-                plugin.stop()
-        self._plugin = self._spare = None
+        if self._plugin is not None:
+            self._plugin.stop()
+        self._plugin = None
+
+    def _end_plugin(self) -> None:
+        self._stop_plugin()
+        self._wait_tokens(())
+
+    def _restart_plugin(self) -> None:
+        self._end_plugin()
+        self._start_plugin()
 
     def _hand_over(self) -> None:
         assert self._plugin is not None
@@ -286,9 +284,11 @@ class Side:
         """Return what Get says of a pod, or its error."""
         request = api_pb2.GetPodResourcesRequest(pod_name=name, pod_namespace="default")
         try:
-            return self._patiently(lambda: self.pod_resources.Get(request, timeout=10)).pod_resources
+            answer = self._patiently(lambda: self.pod_resources.Get(request, timeout=10))
         except grpc.RpcError as err:
             return f"{err.code().name}: {err.details()}"
+        found: api_pb2.PodResources = answer.pod_resources
+        return found
 
     def allocatable(self) -> set[str]:
         """Return the healthy tokens, in use or not; none while kubelet is away."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -149,6 +149,8 @@ class State:
     """Whether kubelet knows of a plugin, be it away: none has registered yet, or it forgot."""
     forgotten: frozenset[str] = frozenset()
     """The groups of which kubelet knows no tokens, though their pods ask for some and run."""
+    is_well: bool = True
+    """Whether the plugin lists all tokens as healthy."""
     groups: int = 0
 
 
@@ -160,39 +162,27 @@ def next_step(rng: Random, state: State) -> Step:
         return _delete(rng, state)
     if not state.has_plugin and rng.random() < 0.5:
         return StartPlugin()
-    kinds = {
-        "create": 10.0,
-        "delete": 4.0 if state.pods else 0,
-        "restart": 2.5,
-        "reboot": 0.4,
-        "plugin": 2.5 if state.has_plugin else 0,
-        "sicken": 1.5 if state.has_plugin else 0,
-        "list": 1.0,
-        "publish": 1.0,
-    }
-    (kind,) = rng.choices(list(kinds), list(kinds.values()))
-    if kind == "create":
-        return create(rng, state)
-    if kind == "delete":
-        return _delete(rng, state)
-    if kind == "restart":
-        return _restart(rng, state)
-    if kind == "plugin":
-        return rng.choice((StopPlugin(), RestartPlugin(), RestartPlugin(), HandOver()))
-    if kind == "sicken":
-        return _sicken(rng, state)
-    if kind == "publish":
-        return Publish(amount=rng.choice((0, 1, 2, 3)))
-    return Reboot() if kind == "reboot" else List()
+    kinds: tuple[tuple[Callable[[Random, State], Step], float], ...] = (
+        (create, 10),
+        (_delete, 4 if state.pods else 0),
+        (_restart, 2.5),
+        (_reboot, 0.4),
+        (_move_plugin, 2.5 if state.has_plugin else 0),
+        (_sicken, 1.5 if state.has_plugin else 0),
+        (_list, 1),
+        (_publish, 1),
+    )
+    (draw,) = rng.choices([draw for draw, _ in kinds], [weight for _, weight in kinds])
+    return draw(rng, state)
 
 
 def create(rng: Random, state: State) -> Create:
     """Draw pods to be made."""
     state.groups += 1
     group = f"p{state.groups}"
-    plan = rng.choices((_plain, _short, _pair, _init, _sidecar, _fit, _other), (8, 2, 2, 2, 1, 2, 1))[
-        0
-    ](rng)
+    plan = rng.choices(
+        (_plain, _short, _pair, _init, _sidecar, _fit, _other), (8, 2, 2, 2, 1, 2, 1)
+    )[0](rng)
     several = plan == Plan(apps=plan.apps) and len(plan.apps) == 1 and rng.random() < 0.3
     return Create(group=group, plan=plan, count=rng.choice((2, 3)) if several else 1)
 
@@ -229,26 +219,53 @@ def _delete(rng: Random, state: State) -> Delete:
     return Delete(pod=rng.choice(sorted(state.pods)), by_force=rng.random() < 0.3)
 
 
-def _restart(rng: Random, state: State) -> RestartKubelet:
-    """Draw a restart, without a race between the plugin's return and pods that need it then.
+def _list(rng: Random, state: State) -> List:
+    return List()
 
-    Those are pods that came while kubelet was away; those with an init container that holds
-    tokens: it doesn't run, so kubelet looks at their health again; and those of whose tokens
-    kubelet knows nothing: it looks whether its Node has room for them.
+
+def _publish(rng: Random, state: State) -> Publish:
+    return Publish(amount=rng.choice((0, 1, 2, 3)))
+
+
+def _move_plugin(rng: Random, state: State) -> Step:
+    return rng.choice((StopPlugin(), RestartPlugin(), RestartPlugin(), HandOver()))
+
+
+def _forgotten(state: State) -> list[str]:
+    """The pods of whose tokens kubelet knows nothing."""
+    return [name for name in sorted(state.pods) if name.partition(".")[0] in state.forgotten]
+
+
+def _reboot(rng: Random, state: State) -> Step:
+    if forgotten := _forgotten(state):
+        return Delete(pod=rng.choice(forgotten))
+    return Reboot()
+
+
+def _restart(rng: Random, state: State) -> Step:
+    """Draw a restart whose outcome isn't a race.
+
+    The plugin's return would race with pods that need it then: those that came while kubelet was
+    away, and those with an init container that holds tokens. That one doesn't run, so kubelet looks
+    at their health again.
+
+    Where kubelet knows nothing of a pod's tokens it looks whether its Node has room for them, and
+    what it finds there races with the first status that it writes. So such pods go first.
     """
+    if forgotten := _forgotten(state):
+        return Delete(pod=rng.choice(forgotten))
+    loses = state.has_plugin and state.is_well and rng.random() < 0.15
     meanwhile: tuple[Create | Delete, ...] = ()
     if rng.random() < 0.4:
-        changes: list[Create | Delete] = [create(rng, state)]
+        changes: list[Create | Delete] = [] if loses else [create(rng, state)]
         if state.pods:
             changes.insert(0, _delete(rng, state))
-        meanwhile = tuple(rng.sample(changes, rng.choice(range(1, len(changes) + 1))))
-    loses = rng.random() < 0.15
+        meanwhile = tuple(rng.sample(changes, rng.randint(0, len(changes))))
     plans = (*state.pods.values(), *(each.plan for each in meanwhile if isinstance(each, Create)))
     races = (
         loses
         or any(plan.init for plan in plans)
         or any(isinstance(change, Create) for change in meanwhile)
-        or any(name.partition(".")[0] in state.forgotten for name in state.pods)
     )
     return RestartKubelet(
         is_hard=rng.random() < 0.5,
