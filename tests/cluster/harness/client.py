@@ -45,7 +45,7 @@ def node_path(name: str = "") -> str:
 
 
 class Api:
-    """A client with one user's certificate, from a kubeconfig that holds it inline."""
+    """A client with one user's certificate, or token, from a kubeconfig that holds it inline."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = json.loads(kubeconfig.read_text())
@@ -55,11 +55,15 @@ class Api:
         context = ssl.create_default_context(
             cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
         )
-        with tempfile.NamedTemporaryFile() as file:  # ssl reads certificates from files only
-            for part in ("client-certificate-data", "client-key-data"):
-                file.write(base64.b64decode(user[part]))
-            file.flush()
-            context.load_cert_chain(file.name)
+        self._headers = {"Accept": "application/json"}
+        if "token" in user:
+            self._headers["Authorization"] = f"Bearer {user['token']}"
+        else:
+            with tempfile.NamedTemporaryFile() as file:  # ssl reads certificates from files only
+                for part in ("client-certificate-data", "client-key-data"):
+                    file.write(base64.b64decode(user[part]))
+                file.flush()
+                context.load_cert_chain(file.name)
         self._pool = urllib3.PoolManager(
             ssl_context=context, retries=False, timeout=urllib3.Timeout(connect=5, read=30)
         )
@@ -101,7 +105,7 @@ class Api:
                 self._server + path,
                 fields=query if body is None else None,
                 body=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": content_type, "Accept": "application/json"},
+                headers={"Content-Type": content_type, **self._headers},
             )
         except urllib3.exceptions.HTTPError as err:
             raise UnreachableError(str(err)) from err
