@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import click
@@ -12,7 +13,7 @@ import click
 from gpuslice.cli import sheets
 from gpuslice.cli.reach import Reach, connected, options
 from gpuslice.cli.sheets import Cell, Fact, Sheet, text_of
-from gpuslice.cli.top import figures
+from gpuslice.cli.top import figures, used
 from gpuslice.cli.top.bars import bar, coloured
 from gpuslice.contract import gpunode
 from gpuslice.runtime.kube.resources import GPU_NODES
@@ -78,21 +79,36 @@ _SHEETS: Final = {"nodes": _NODES, "gpus": _GPUS, "pods": _PODS}
 
 @click.command()
 @click.argument("what", type=click.Choice(list(_SHEETS)), default="nodes")
+@click.option(
+    "--used",
+    "asks_used",
+    is_flag=True,
+    help="Also what programs use: asks each node's device plugin (setting devicePlugin.watchUse).",
+)
 @sheets.options
 @options
-def top(*, what: str, output: str | None, no_headers: bool, reach: Reach) -> None:
+def top(*, what: str, asks_used: bool, output: str | None, no_headers: bool, reach: Reach) -> None:
     """Show who has how much of which GPU: nodes (the default), gpus or pods.
 
-    What is shown is claimed, not used: gpuslice doesn't measure what programs allocate.
+    What is shown is claimed: promised, whether it is used or not.
     """
     with connected(reach) as client:
         ledgers = [gpunode.ledger_of(each) for each in client.list(GPU_NODES)]
         namespace = reach.namespace_of(client)
+        known, problems = used.read(client) if asks_used else ({}, [])
     if what == "pods":
-        facts = figures.of_pods(ledgers, namespace)
+        facts = figures.of_pods(ledgers, namespace, known)
     else:
-        facts = figures.of_nodes(ledgers) if what == "nodes" else figures.of_gpus(ledgers)
+        of_kind = figures.of_nodes if what == "nodes" else figures.of_gpus
+        facts = of_kind(ledgers, known)
+    for problem in problems:
+        click.echo(f"not known: {problem}", err=True)
+    sheet = _with_used(_SHEETS[what]) if asks_used else _SHEETS[what]
     if facts or output in ("json", "yaml"):
-        click.echo("\n".join(sheets.lines(_SHEETS[what], facts, output, headers=not no_headers)))
+        click.echo("\n".join(sheets.lines(sheet, facts, output, headers=not no_headers)))
     else:
         click.echo(f"no {what} found", err=True)
+
+
+def _with_used(sheet: Sheet) -> Sheet:
+    return replace(sheet, narrow={**sheet.narrow, "USED MIB": text_of("usedMiB")})

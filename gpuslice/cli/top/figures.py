@@ -3,18 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 
+from gpuslice.cli.top.used import Used
 from gpuslice.contract import gpunode
 from gpuslice.contract.ledger import Gpu, Ledger
 
 Facts = list[dict[str, Any]]
+NOTHING_KNOWN: Final[Used] = {}
 
 
-def of_nodes(ledgers: Sequence[Ledger]) -> Facts:
+def of_nodes(ledgers: Sequence[Ledger], used: Used = NOTHING_KNOWN) -> Facts:
     """Return one fact for each node, in the order of their names."""
-    return [_node(ledger) for ledger in _sorted(ledgers)]
+    return [
+        _node(ledger) | _used(used, [gpu.uuid for gpu in ledger.gpus])
+        for ledger in _sorted(ledgers)
+    ]
+
+
+def _used(used: Used, gpus: Collection[str], who: tuple[str, str, str] | None = None) -> Any:
+    """Return what is used of some GPUs, by all or by one container; None where nothing is known."""
+    known = [mib for key, mib in used.items() if key[3] in gpus and who in (None, key[:3])]
+    return {"usedMiB": sum(known) if known else None}
 
 
 def _sorted(ledgers: Sequence[Ledger]) -> list[Ledger]:
@@ -38,9 +49,13 @@ def _node(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def of_gpus(ledgers: Sequence[Ledger]) -> Facts:
+def of_gpus(ledgers: Sequence[Ledger], used: Used = NOTHING_KNOWN) -> Facts:
     """Return one fact for each GPU, node by node."""
-    return [_gpu(ledger, gpu) for ledger in _sorted(ledgers) for gpu in ledger.gpus]
+    return [
+        _gpu(ledger, gpu) | _used(used, [gpu.uuid])
+        for ledger in _sorted(ledgers)
+        for gpu in ledger.gpus
+    ]
 
 
 def _gpu(ledger: Ledger, gpu: Gpu) -> dict[str, Any]:
@@ -64,23 +79,25 @@ def _state(gpu: Gpu) -> str:
     return "cordoned" if gpu.cordoned else "open"
 
 
-def of_pods(ledgers: Sequence[Ledger], namespace: str) -> Facts:
+def of_pods(ledgers: Sequence[Ledger], namespace: str, used: Used = NOTHING_KNOWN) -> Facts:
     """Return one fact for each claim, the largest first.
 
     Args:
         ledgers: of all nodes.
         namespace: whose pods; empty for all.
+        used: what is known of their use.
     """
-    found = [fact for ledger in ledgers for fact in _claims(ledger, namespace)]
+    found = [fact for ledger in ledgers for fact in _claims(ledger, namespace, used)]
     return sorted(found, key=lambda fact: (-fact["claimedMiB"], fact["namespace"], fact["pod"]))
 
 
-def _claims(ledger: Ledger, namespace: str) -> Iterator[dict[str, Any]]:
+def _claims(ledger: Ledger, namespace: str, used: Used) -> Iterator[dict[str, Any]]:
     for claim in ledger.claims:
         if namespace and claim.pod.namespace != namespace:
             continue
         gpus = [ledger.gpu(part.gpu) for part in claim.shape]
-        yield {
+        who = (claim.pod.namespace, claim.pod.name, claim.container)
+        yield _used(used, claim.gpus, who) | {
             "namespace": claim.pod.namespace,
             "pod": claim.pod.name,
             "container": claim.container,

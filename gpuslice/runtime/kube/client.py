@@ -302,6 +302,20 @@ class KubeClient:
         request = Request(method="GET", path=path, query=query)
         return self._transport.send(request, timeout_seconds=timeout_seconds)
 
+    def text(self, path: str, *, timeout_seconds: float = DEADLINE_SECONDS) -> str:
+        """Return the lines at any path, such as a pod's page by the API server's proxy.
+
+        Args:
+            path: e.g. ``/api/v1/namespaces/a/pods/b:9402/proxy/metrics``.
+            timeout_seconds: after which a silent connection counts as dead.
+        """
+        request = Request(method="GET", path=path)
+        stream = self._transport.stream(request, silence_seconds=timeout_seconds)
+        try:
+            return "".join(f"{line.decode()}\n" for line in stream.lines() if line)
+        finally:
+            stream.close()
+
 
 def _namespace(thing: Mapping[str, Any]) -> str:
     return (thing.get("metadata") or {}).get("namespace") or ""
