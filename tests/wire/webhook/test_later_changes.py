@@ -127,8 +127,11 @@ def test_all_else_can_be_changed_while_no_webhook_is_there(
     assert said.code == 200, said.text
 
 
-def test_the_policies_see_no_subresource_but_those_of_agents() -> None:
-    """So resizes, ephemeral containers, evictions and binds go by them."""
+def test_the_policies_see_no_subresource_but_status() -> None:
+    """So resizes, ephemeral containers, evictions and binds go by them.
+
+    A real API server takes labels and annotations with a pod's status: see test_product_security.
+    """
     documents = yaml.safe_load_all(POLICIES.read_text(encoding="utf-8"))
     policies = [each for each in documents if each["kind"] == "ValidatingAdmissionPolicy"]
     seen = {
@@ -137,4 +140,4 @@ def test_the_policies_see_no_subresource_but_those_of_agents() -> None:
         for rule in policy["spec"]["matchConstraints"]["resourceRules"]
         for resource in rule["resources"]
     }
-    assert seen == {"pods", "nodes/status", "gpunodes", "gpunodes/status"}
+    assert seen == {"pods", "pods/status", "nodes/status", "gpunodes", "gpunodes/status"}
