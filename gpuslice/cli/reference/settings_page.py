@@ -22,7 +22,9 @@ One YAML file for the whole cluster, read by both halves when they start: the Co
 with the same content in both. What is not named has its default, so an empty file is a good one.
 An unknown key is refused, with the nearest known one named.
 
-After a change, restart both halves:
+After a change in both: the device plugins take it by themselves, a minute or so later when kubelet
+has brought it to their nodes, and log the keys that need a restart. The webhook reads it when it
+starts. To restart them:
 
     kubectl -n gpuslice rollout restart deployment/gpuslice-webhook
     kubectl -n gpuslice-nodes rollout restart daemonset/gpuslice-device-plugin
