@@ -40,8 +40,8 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out
 generate: $(STAMP) ## the gRPC stubs, from protos/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PROTOC)
 
-docs-reference: $(STAMP) ## docs/settings.md and docs/metrics.md, from the code
-	$(BIN)/python -m gpuslice.cli.reference docs
+docs-reference: $(STAMP) ## docs/settings.md, docs/metrics.md and deploy/sbom.json, from code and lock
+	$(BIN)/python -m gpuslice.cli.reference .
 
 # In the order in which they are applied: kinds before objects, and last what asks the webhook.
 MANIFESTS = deploy/manifests/00-namespaces.yaml $(sort $(wildcard deploy/crds/*.yaml)) \
@@ -53,7 +53,7 @@ manifests: ## deploy/install.yaml, from deploy/crds and deploy/manifests
 	   for file in $(MANIFESTS); do echo "---"; cat $$file; done; } > deploy/install.yaml
 
 verify: generate docs-reference manifests ## generated files are current
-	@git diff --exit-code --stat -- protos deploy/install.yaml docs/settings.md docs/metrics.md || { echo "generated files differ: commit what 'make generate docs-reference manifests' wrote"; exit 1; }
+	@git diff --exit-code --stat -- protos deploy/install.yaml docs/settings.md docs/metrics.md deploy/sbom.json || { echo "generated files differ: commit what 'make generate docs-reference manifests' wrote"; exit 1; }
 
 lock: ## requirements/*.txt, from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra cli --extra demo --group dev pyproject.toml -o requirements/dev.txt

@@ -55,7 +55,7 @@ def versions(snapshot: Snapshot) -> Iterator[Finding]:
 
 def definitions(snapshot: Snapshot) -> Iterator[Finding]:
     """Our kinds are defined, with every field that we write."""
-    if snapshot.couldn_t_read("definitions"):
+    if snapshot.is_unreadable("definitions"):
         return
     there = {str(pods.meta_of(each)["name"]): each for each in snapshot.definitions}
     for name, fields in FIELDS.items():
@@ -92,7 +92,7 @@ def _knows(schema: Json | None, path: str) -> bool:
 
 def policies(snapshot: Snapshot) -> Iterator[Finding]:
     """Nobody may change what admission and the arbiter wrote."""
-    if snapshot.couldn_t_read("policies"):
+    if snapshot.is_unreadable("policies"):
         return
     there = {pods.meta_of(each)["name"] for each in snapshot.policies}
     bound = {pods.spec_of(each).get("policyName") for each in snapshot.policy_bindings}
@@ -110,7 +110,7 @@ def policies(snapshot: Snapshot) -> Iterator[Finding]:
 
 def settings(snapshot: Snapshot) -> Iterator[Finding]:
     """Both halves read the same settings."""
-    if snapshot.couldn_t_read("settings"):
+    if snapshot.is_unreadable("settings"):
         return
     for each in snapshot.settings_files:
         if each.error:

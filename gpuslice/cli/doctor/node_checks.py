@@ -26,7 +26,7 @@ def _log_of(snapshot: Snapshot, node: str) -> str:
 
 def agents(snapshot: Snapshot) -> Iterator[Finding]:
     """A device plugin runs on every GPU node."""
-    if snapshot.couldn_t_read("daemon sets") or snapshot.couldn_t_read("agents"):
+    if snapshot.is_unreadable("daemon sets") or snapshot.is_unreadable("agents"):
         return
     place = namespace_of(snapshot.daemon_sets, NODES_NAMESPACE)
     if not snapshot.daemon_sets:
@@ -68,7 +68,7 @@ def _is_ready(pod: Json) -> bool:
 
 def ledgers(snapshot: Snapshot) -> Iterator[Finding]:
     """Each GPU node has a ledger that is served and of the settings' making."""
-    if snapshot.couldn_t_read("gpu nodes"):
+    if snapshot.is_unreadable("gpu nodes"):
         return
     for node in snapshot.gpu_node_names():
         ledger = snapshot.ledgers.get(node)
@@ -95,7 +95,7 @@ def ledgers(snapshot: Snapshot) -> Iterator[Finding]:
             )
     rule = snapshot.settings.slice_rule
     for node, ledger in snapshot.ledgers.items():
-        if snapshot.node(node) is None and not snapshot.couldn_t_read("nodes"):
+        if snapshot.node(node) is None and not snapshot.is_unreadable("nodes"):
             yield Finding(
                 check="gpunodes",
                 subject=f"gpunode/{node}",

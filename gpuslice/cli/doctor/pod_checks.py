@@ -55,7 +55,7 @@ def unclaimed(snapshot: Snapshot) -> Iterator[Finding]:
 
 def orphaned(snapshot: Snapshot) -> Iterator[Finding]:
     """Every claim has a pod."""
-    if snapshot.couldn_t_read("pods"):
+    if snapshot.is_unreadable("pods"):
         return
     there = {pods.ref(pod).uid for pod in snapshot.pods}
     for node, ledger in snapshot.ledgers.items():

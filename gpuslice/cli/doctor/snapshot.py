@@ -88,7 +88,7 @@ class Snapshot:
         """The shares in use."""
         return tuple(map(gpunode.demand_of, self.gpu_shares))
 
-    def couldn_t_read(self, what: str) -> bool:
+    def is_unreadable(self, what: str) -> bool:
         """Whether a kind of object couldn't be read."""
         return any(kind == what for kind, _ in self.unreadable)
 

@@ -35,7 +35,7 @@ def _hooks(snapshot: Snapshot) -> Iterator[tuple[str, Json]]:
 
 def entries(snapshot: Snapshot) -> Iterator[Finding]:
     """The API server asks the webhook about pods and binds."""
-    if snapshot.couldn_t_read("mutating"):
+    if snapshot.is_unreadable("mutating"):
         return
     there = {hook["name"]: (where, hook) for where, hook in _hooks(snapshot)}
     for name in NEEDED_ENTRIES:
@@ -140,7 +140,7 @@ def _verifies(bundle: str, leaf: x509.Certificate) -> bool:
 
 def readiness(snapshot: Snapshot) -> Iterator[Finding]:
     """The webhook runs."""
-    if snapshot.couldn_t_read("deployments"):
+    if snapshot.is_unreadable("deployments"):
         return
     if not snapshot.deployments:
         yield Finding(

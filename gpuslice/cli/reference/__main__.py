@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the generated pages of docs/: `python -m gpuslice.cli.reference docs`."""
+"""Write what is generated from the code, into the project's folder.
+
+python -m gpuslice.cli.reference .
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from gpuslice.cli.reference import metrics_page, settings_page
+from gpuslice.cli.reference import metrics_page, sbom, settings_page
 
 
-def main(folder: Path) -> None:
-    """Write the pages into a folder."""
-    pages = {"settings.md": settings_page.page(), "metrics.md": metrics_page.page()}
+def main(root: Path) -> None:
+    """Write the pages."""
+    pages = {
+        "docs/settings.md": settings_page.page(),
+        "docs/metrics.md": metrics_page.page(),
+        "deploy/sbom.json": sbom.page(root / "requirements" / "runtime.txt"),
+    }
     for name, text in pages.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (root / name).write_text(text, encoding="utf-8")
 
 
 main(Path(sys.argv[1]))

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from gpuslice.cli.reference import metrics_page, settings_page
+from gpuslice.cli.reference import metrics_page, sbom, settings_page
 from gpuslice.contract import names
 from gpuslice.contract.annotations import Bounds, RequestError, read_request
 from gpuslice.runtime.settings import Settings
 
 DOCS = Path(__file__).parents[3] / "docs"
+LOCK = DOCS.parent / "requirements" / "runtime.txt"
 PAIR = re.compile(r'`([a-z./-]+): "([^"]*)"`')
 ANNOTATIONS = (DOCS / "annotations.md").read_text(encoding="utf-8")
 
@@ -66,6 +68,17 @@ def test_every_key_and_variable_of_the_contract_is_on_the_page() -> None:
 def test_the_generated_pages_are_current() -> None:
     assert (DOCS / "settings.md").read_text(encoding="utf-8") == settings_page.page()
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == metrics_page.page()
+    bill = DOCS.parent / "deploy" / "sbom.json"
+    assert bill.read_text(encoding="utf-8") == sbom.page(LOCK)
+
+
+def test_the_bill_of_materials_has_each_locked_package_once_with_its_licence() -> None:
+    content = json.loads(sbom.page(LOCK))
+    locked = re.findall(r"^([a-z0-9-]+)==", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [each["name"] for each in content["components"]] == locked
+    for each in content["components"]:
+        (licence,) = each["licenses"]
+        assert licence.get("expression") or licence["license"]["name"] != "unknown"
 
 
 def test_every_section_and_key_of_the_settings_is_on_the_page() -> None:
