@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from gpuslice.runtime import logs, setting_faults, settings
 from gpuslice.runtime.kube import config
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.errors import KubeError
+from gpuslice.runtime.kube.events import EventRecorder
+from gpuslice.runtime.kube.resources import SERVICES
 from gpuslice.runtime.settings import Settings, SettingsError
 from webhook import certs, keeping, server, trust
 from webhook.certs import CertificateError
@@ -27,6 +30,7 @@ from webhook.worker import Worker
 log = logs.get(__name__)
 
 COMPONENT: Final = "webhook"
+REPORTER: Final = "gpuslice.dev/webhook"
 FAULT: Final = 1
 USAGE: Final = 2
 
@@ -121,8 +125,14 @@ def run(chosen: Settings, kubeconfig: Path | None, own_folder: Path) -> int:
             if is_own
             else GivenCertificate(folder, served=trust.read_files(folder))
         )
+        events = EventRecorder(client, component=REPORTER, instance=socket.gethostname()).start()
+        # Where a person looks who can't reach the webhook.
+        service = {"metadata": {"name": place.service, "namespace": place.namespace}}
         CertificateKeeper(
-            certificate, tell=worker.certificate_expires, serve_anew=server.ask_for_new_worker
+            certificate,
+            tell=worker.certificate_expires,
+            serve_anew=server.ask_for_new_worker,
+            report=functools.partial(events.record, SERVICES, service),
         ).start()
         return worker.app
 

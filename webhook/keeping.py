@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from gpuslice.runtime import logs
 from gpuslice.runtime.kube.client import KubeClient
@@ -20,6 +20,7 @@ from webhook.trust import SecretPlace, TrustError
 log = logs.get(__name__)
 
 LOOK_SECONDS: Final = 30.0
+TROUBLE: Final = "the webhook's certificate can't be looked after; the present one is served on"
 FIRST_LOOK_SECONDS: Final = 1.0
 """While there is no webhook configuration yet: an installation creates it a moment later."""
 
@@ -97,6 +98,13 @@ class GivenCertificate:
         return Look(expires=expires, changed=changed)
 
 
+class Report(Protocol):
+    """Where people are told."""
+
+    def __call__(self, reason: str, message: str, *, warning: bool) -> object:
+        """Say something about the certificate."""
+
+
 class CertificateKeeper:
     """Looks again and again; one thread of the worker."""
 
@@ -106,6 +114,9 @@ class CertificateKeeper:
         *,
         tell: Callable[[datetime], object],
         serve_anew: Callable[[], object],
+        report: Report,
+        look_seconds: float = LOOK_SECONDS,
+        retry_seconds: float = FIRST_LOOK_SECONDS,
     ) -> None:
         """Keep what to look at.
 
@@ -113,10 +124,16 @@ class CertificateKeeper:
             certificate: what to look at.
             tell: called with the time at which the certificate expires.
             serve_anew: called when another pair is to be served.
+            report: called once for each trouble, and for each new certificate.
+            look_seconds: between two looks.
+            retry_seconds: before the first look after a failed one; the next ones wait longer.
         """
         self._certificate = certificate
         self._tell = tell
         self._serve_anew = serve_anew
+        self._report = report
+        self._look_seconds = look_seconds
+        self._retry_seconds = retry_seconds
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
 
@@ -127,9 +144,11 @@ class CertificateKeeper:
     def stop(self) -> None:
         """End the thread."""
         self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
 
     def _run(self) -> None:
-        pause, retry = 0.0, FIRST_LOOK_SECONDS
+        pause, retry = 0.0, self._retry_seconds
         problem = ""
         while not self._stopping.wait(pause):
             try:
@@ -137,12 +156,15 @@ class CertificateKeeper:
             except (KubeError, TrustError, CertificateError) as error:
                 if str(error) != problem:
                     log.warning("certificate_not_kept", error=str(error))
+                    self._report("CertificateTrouble", f"{TROUBLE}: {error}", warning=True)
                 problem = str(error)
-                pause, retry = retry, min(2 * retry, LOOK_SECONDS)
+                pause, retry = retry, min(2 * retry, self._look_seconds)
                 continue
-            problem, retry = "", FIRST_LOOK_SECONDS
-            pause = LOOK_SECONDS if look.complete else FIRST_LOOK_SECONDS
+            problem, retry = "", self._retry_seconds
+            pause = self._look_seconds if look.complete else self._retry_seconds
             self._tell(look.expires)
             if look.changed:
-                log.info("certificate_changed")
+                log.info("certificate_changed", expires=look.expires.isoformat())
+                message = f"a new certificate is served; it expires on {look.expires:%Y-%m-%d} UTC"
+                self._report("CertificateChanged", message, warning=False)
                 self._serve_anew()

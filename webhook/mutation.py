@@ -118,6 +118,11 @@ def _admit(
             _hide_gpus(patch, seat)
     if not admitted_before and _has_fits(seats, besides=wish.seat, wanted=words.fit):
         said.append(f"{names.FIT_PREFIX}* is set by gpuslice: what the pod had there is replaced")
+    if words.fit != wish.demand.share.fit_resource:
+        said.append(
+            f"{policy.most_shares} shares are in use: the pod waits for room for "
+            f"{words.fit.removeprefix(names.FIT_PREFIX)} (setting maxShares)"
+        )
     affinity.write(patch, pod, words.preferences, admitted_before=admitted_before)
     _write_spec(patch, pod, policy, said)
     if pods.annotations_of(pod).get(names.MPS) == "true" and names.MPS not in policy.fleet.modes:

@@ -40,7 +40,13 @@ MAY_EVERYWHERE = {
         gpushares.gpuslice.dev: get list watch
     """,
 }
-MAY_AT_HOME = {WEBHOOK: "secrets: create", AGENT: ""}
+MAY_AT_HOME = {
+    WEBHOOK: """
+        secrets: create
+        events: create patch
+    """,
+    AGENT: "",
+}
 MAY_BY_NAME = {
     "gpuslice": """
         mutatingwebhookconfigurations.admissionregistration.k8s.io: get patch

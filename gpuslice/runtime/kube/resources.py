@@ -79,6 +79,7 @@ NODES: Final = Resource(plural="nodes", kind="Node", namespaced=False)
 NAMESPACES: Final = Resource(plural="namespaces", kind="Namespace", namespaced=False)
 EVENTS: Final = Resource(plural="events", kind="Event")
 SECRETS: Final = Resource(plural="secrets", kind="Secret")
+SERVICES: Final = Resource(plural="services", kind="Service")
 CONFIG_MAPS: Final = Resource(plural="configmaps", kind="ConfigMap")
 GPU_NODES: Final = Resource(
     group=names.GROUP,

@@ -376,8 +376,9 @@ def test_mps_gets_a_warning_where_no_node_serves_it(modes: set[str], *, warns: b
 def test_beyond_the_cap_a_new_share_asks_for_the_next_larger_fit() -> None:
     in_use = frozenset(Share(fraction=Fraction(each, 10)) for each in (1, 5, 7))
     policy = dataclasses.replace(POLICY, shares_in_use=in_use, most_shares=3)
-    after, _ = admitted(build_pod({"gpu-fraction": "0.3"}), policy)
+    after, warnings = admitted(build_pod({"gpu-fraction": "0.3"}), policy)
     assert limits_of(after) == {SLICES: "30", "gpuslice.dev/fit-0.5": "1"}
+    assert warnings == ("3 shares are in use: the pod waits for room for 0.5 (setting maxShares)",)
     assert after["metadata"]["labels"] == {"gpuslice.dev/share": "0.3"}
     own, _ = admitted(build_pod({"gpu-fraction": "0.8"}), policy)
     assert "gpuslice.dev/fit-0.8" in limits_of(own)
