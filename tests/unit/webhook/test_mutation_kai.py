@@ -21,6 +21,7 @@ from tests.unit.webhook.podmaking import (
     refused,
 )
 from webhook.mutation import Mutation, mutate
+from webhook.policies import Fleet
 
 CASES = yaml.safe_load(Path(__file__).with_name("kai.yaml").read_text(encoding="utf-8"))
 KEYS = {
@@ -77,6 +78,30 @@ def test_shares_per_container_are_refused_with_the_supported_way(case: dict[str,
 
 def test_f01_memory_is_exact_and_not_floored_to_hundreds() -> None:
     assert parse_share("0.5").memory_mib_on(4096) == 2048
+
+
+def test_f04_all_of_a_gpus_memory_fits_on_it() -> None:
+    assert parse_share("1000mi").memory_mib_on(1000) == 1000
+    policy = dataclasses.replace(POLICY, fleet=Fleet(kinds_mib=(1000,), most_gpus=2))
+    after, _ = admitted(build_pod({"gpu-memory": "1000"}), policy)
+    assert limits_of(after)[SLICES] == "100"
+
+
+def test_f16_two_times_two_fifths_are_four_fifths() -> None:
+    pod = build_pod({"gpu-fraction": "0.4", "gpu-fraction-num-devices": "2"})
+    after, _ = admitted(pod)
+    assert limits_of(after)[SLICES] == "80"
+
+
+def test_q23_a_name_is_looked_for_among_init_containers_first() -> None:
+    pod = build_pod(
+        {"gpu-fraction": "0.5", "gpu-fraction-container-name": "same"},
+        build_container("same"),
+        initContainers=[build_container("same", restartPolicy="Always")],
+    )
+    after, _ = admitted(pod)
+    assert SLICES in limits_of(after, 0, "initContainers")
+    assert SLICES not in limits_of(after)
 
 
 def test_f20_sixty_per_cent_of_one_gpu_is_not_half_of_four() -> None:
