@@ -31,7 +31,7 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
         "status.serving",
         *(
             f"{_CLAIM}.{each}"
-            for each in ("pod", "container", "share", "fit", "state", "podGone", "shape")
+            for each in ("pod", "container", "share", "fit", "state", "podGone", "binds", "shape")
         ),
         *(f"{_CLAIM}.shape[].{each}" for each in ("gpu", "memoryMiB", "slices")),
         "status.summary",

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from deviceplugin import inventory
 from gpuslice.cli.doctor import checks, cluster_checks, node_checks, pod_checks, webhook_checks
 from gpuslice.cli.doctor.command import lines
 from gpuslice.cli.doctor.findings import Severity
 from gpuslice.cli.doctor.snapshot import SettingsFile, Snapshot, Trial
+from gpuslice.contract import gpunode
+from gpuslice.contract.names import GpuUuid
+from gpuslice.contract.slices import SliceRule
 from gpuslice.runtime import settings
+from tests.unit.webhook.ledgermaking import build_ledger, with_claim
 from webhook import certs
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -185,6 +190,33 @@ def test_an_empty_cluster_lacks_everything() -> None:
     assert missing == {
         *("definitions", "settings", "policies", "webhook-ready", "webhook-entries", "agents")
     }
+
+
+def paths(value: Any, prefix: str = "") -> set[str]:
+    """Return the paths of an object's fields, as the check of definitions writes them."""
+    if isinstance(value, list):
+        return set().union(*(paths(each, f"{prefix}[]") for each in value))
+    if not isinstance(value, dict):
+        return {prefix}
+    start = f"{prefix}." if prefix else ""
+    return set().union(*(paths(inner, f"{start}{key}") for key, inner in value.items()))
+
+
+def test_the_definitions_are_asked_for_every_field_that_is_written() -> None:
+    gpu = inventory.Gpu(
+        uuid=GpuUuid("GPU-1"),
+        index=0,
+        product="x",
+        memory_mib=1,
+        numa_node=0,
+        mig_parent=GpuUuid("GPU-0"),
+    )
+    spec = inventory.spec_of(inventory.Inventory(gpus=(gpu,)), SliceRule(), mode="time-slicing")
+    ledger = with_claim(build_ledger(), "1", "0.5", pod_gone=True)
+    ledger = ledger.with_bind(ledger.claims[0].pod.uid)
+    written = paths({"spec": spec, "status": gpunode.status_of(ledger)})
+    asked = cluster_checks.FIELDS["gpunodes.gpuslice.dev"]
+    assert {each for each in written if not each.startswith(asked)} == set()
 
 
 @pytest.mark.parametrize(
