@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kubelet without an API server, and plugins that register with it."""
+"""Kubelets with and without an API server, and plugins that register with them."""
 
 from __future__ import annotations
 
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from gpuslice.runtime.kube import config
+from gpuslice.runtime.kube.client import KubeClient
+from gpuslice.runtime.kube.resources import NODES
+from gpuslice.sim.apiserver.server import ApiServer
 from gpuslice.sim.kubelet.bare import BareKubelet
+from gpuslice.sim.kubelet.kubelet import Kubelet
 from gpuslice.sim.kubelet.quirks import Quirks
-from tests.wire.sim.toyplugin import Hours, Listed, Plug, ToyPlugin, eventually
+from gpuslice.sim.kubelet.remote import RemoteApi
+from gpuslice.sim.kubelet.timings import Timings
+from tests.wire.sim.toyplugin import RESOURCE, Hours, Listed, Plug, ToyPlugin, eventually
+from tests.wire.sim.world import QUICK, World
 
 
 @pytest.fixture
@@ -69,3 +77,47 @@ def plugged(bare: BareKubelet, new_plugin: Plug) -> Plug:
         return plugin
 
     return make
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[KubeClient]:
+    with ApiServer() as server:
+        client = KubeClient(config.load(server.kubeconfig(tmp_path / "kubeconfig")))
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def new_world(root: Path, client: KubeClient) -> Iterator[Callable[..., World]]:
+    """Return a function that starts the kubelet of node-a, with timings of choice."""
+    kubelets: list[Kubelet] = []
+
+    def make(timings: Timings = QUICK, quirks: Quirks | None = None) -> World:
+        kubelet = Kubelet(
+            node_name="node-a",
+            root=root,
+            api=RemoteApi(client),
+            rng=Random(3),
+            quirks=quirks or Quirks(pod_resources_burst=10_000),
+            timings=timings,
+        )
+        kubelet.start()
+        kubelets.append(kubelet)
+        world = World(client, kubelet)
+        eventually(lambda: client.list(NODES))
+        return world
+
+    yield make
+    for kubelet in kubelets:
+        kubelet.stop()
+        assert kubelet.panic is None
+
+
+@pytest.fixture
+def world(new_world: Callable[..., World], new_plugin: Plug) -> World:
+    """Return a node whose plugin offers four things."""
+    world = new_world()
+    new_plugin("abcd").register()
+    eventually(lambda: world.amounts() == ("4", "4"))
+    world.sees(RESOURCE, 4)
+    return world
