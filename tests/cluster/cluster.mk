@@ -3,9 +3,11 @@
 KUBE_VERSION ?= 1.36.3
 NAME         ?= dev
 GPUS         ?= tests/cluster/gpus.yaml
+SEQUENCES    ?= 200
+SEED         ?=
 HARNESS      := $(BIN)/python -m tests.cluster.harness
 
-.PHONY: cluster-packages cluster-build cluster cluster-down cluster-test image-lock
+.PHONY: cluster-packages cluster-build cluster cluster-down cluster-test cluster-differential image-lock
 
 cluster-packages: $(STAMP) ## the Debian packages of a real cluster (as root)
 	apt-get update -qq
@@ -23,6 +25,10 @@ cluster-down: $(STAMP) ## take it down, without a trace (NAME=)
 cluster-test: $(STAMP) ## the tests that need a real cluster (KUBE_VERSION=, T=-k words)
 	@missing=$$($(HARNESS) check 2>&1) || { echo "no real cluster here, so no tests of it: $$missing"; [ "$$CI" != true ]; exit; }; \
 	KUBE_VERSION=$(KUBE_VERSION) $(BIN)/python -m pytest -m cluster -rs --durations=15 tests/cluster $(T)
+
+cluster-differential: $(STAMP) ## the embedded kubelet against the real one, at length (SEQUENCES=, SEED=)
+	DIFFERENTIAL_SEQUENCES=$(SEQUENCES) DIFFERENTIAL_SEED=$(SEED) KUBE_VERSION=$(KUBE_VERSION) \
+	$(BIN)/python -m pytest -q -s tests/cluster/test_differential.py
 
 lock: image-lock
 
