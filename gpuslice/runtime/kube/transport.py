@@ -27,7 +27,8 @@ from gpuslice.runtime.kube.backoff import jitter_of_its_own
 from gpuslice.runtime.kube.endpoint import Cluster
 from gpuslice.runtime.kube.errors import KubeError, UnauthorizedError, UnavailableError, error_of
 
-POOL_SIZE: Final = 16
+POOL_SIZE: Final = 128
+"""Connections kept: as many as the webhook has threads. None is opened before it is needed."""
 CONNECT_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.05
 MAX_TRIES: Final = 4

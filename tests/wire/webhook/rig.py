@@ -236,7 +236,7 @@ class Webhook:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=10, context=context)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
 
     def worker_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
