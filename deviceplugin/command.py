@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -82,6 +83,8 @@ def serve(node: NodeName, chosen: settings.Settings, client: KubeClient, source:
         ) from error
     life.on_hangup(lambda: daemon.reload(source.load()))
     changes = FileChanges(source.path, lambda: os.kill(os.getpid(), signal.SIGHUP))
+    # What is there now stays: to look through it again would keep kubelet waiting.
+    gc.freeze()
     daemon.start()
     status.start()
     changes.start()

@@ -141,8 +141,9 @@ class PluginServer:
         """Be ready to serve on a socket that doesn't exist yet."""
         self.socket = socket
         self._board = board
+        self._pool = futures.ThreadPoolExecutor(THREADS, thread_name_prefix="kubelet-call")
         self._server = grpc.server(
-            futures.ThreadPoolExecutor(THREADS, thread_name_prefix="kubelet-call"),
+            self._pool,
             # kubelet says "localhost", older ones an escaped path; a reused port has no meaning.
             options=[("grpc.so_reuseport", 0)],
         )
@@ -170,4 +171,6 @@ class PluginServer:
         self._board.retire()
         ended: threading.Event = self._server.stop(grace_seconds)
         ended.wait(grace_seconds + 1)
+        # gRPC leaves them to the garbage collector, which may not come by for long.
+        self._pool.shutdown(wait=False)
         self.socket.unlink(missing_ok=True)
