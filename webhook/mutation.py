@@ -112,10 +112,10 @@ def _admit(
     for seat in seats:
         wanted = words.resources if seat is wish.seat else _NOTHING
         _write_resources(patch, policy, seat, wanted)
-        if seat is wish.seat:
-            _show_gpus(patch, seat)
-        elif policy.hides_gpus:
+        if policy.hides_gpus and seat is not wish.seat:
             _hide_gpus(patch, seat)
+    if admitted_before:
+        _show_gpus(patch, wish.seat)
     if not admitted_before and _has_fits(seats, besides=wish.seat, wanted=words.fit):
         said.append(f"{names.FIT_PREFIX}* is set by gpuslice: what the pod had there is replaced")
     if words.fit != wish.demand.share.fit_resource:

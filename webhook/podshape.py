@@ -50,8 +50,9 @@ def _check_container(container: Json, where: str) -> None:
         for amount in _map(resources, kind).values():
             if isinstance(amount, bool) or not isinstance(amount, str | int | float):
                 raise ShapeError(f"{where}: an amount in {kind} is neither text nor number")
-    for variable in _maps(container, "env"):
-        _check_text(variable.get("name"), f"{where}: a variable's name")
+    names = [variable.get("name") for variable in _maps(container, "env")]
+    if not all(name is None or isinstance(name, str) for name in names):
+        raise ShapeError(f"{where}: a variable's name is no text")
 
 
 def _map(item: Json, key: str) -> Json:

@@ -15,7 +15,6 @@ Json = Mapping[str, Any]
 
 NO_GPU: Final = "void"
 """To the NVIDIA runtime: leave the container as it is."""
-_OWN_VARIABLES: Final = (names.ENV_VISIBLE_DEVICES,)
 _OWN_PREFIXES: Final = ("CUDA_MPS_", "CUDA_DEVICE_")
 _HARMLESS: Final = frozenset({"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER"})
 """Frameworks set them: they say how a GPU is used, not which one or how much of it."""
@@ -110,10 +109,11 @@ def is_hidden_by_us(variable: Json) -> bool:
 def variable_errors(seat: Seat, *, admitted_before: bool) -> Iterator[FieldError]:
     """Yield an error for each variable by which a container would choose its GPU itself."""
     for variable in seat.container.get("env") or ():
-        name = str(variable.get("name") or "")
-        if name in _HARMLESS or (admitted_before and is_hidden_by_us(variable)):
+        name = variable.get("name") or ""
+        is_ours = name == names.ENV_VISIBLE_DEVICES or name.startswith(_OWN_PREFIXES)
+        if not is_ours or name in _HARMLESS:
             continue
-        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
+        if not (admitted_before and is_hidden_by_us(variable)):
             yield FieldError(
                 field=f'{seat.field}.env["{name}"]',
                 value=str(variable.get("value") or ""),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from gpuslice.contract.placement import Demand, Policy
 from gpuslice.contract.pods import Ask
 from gpuslice.contract.shares import parse_share
 from gpuslice.contract.slices import SliceBy, SliceRule
-from webhook.arbitration import AlreadyClaimed, Deny, Grant, Wait, arbitrate
+from webhook.arbitration import Deny, Grant, Wait, arbitrate
 
 NODE = NodeName("node-a")
 shares = st.sampled_from(
@@ -89,8 +90,11 @@ def _bind(ledger: Ledger, ask: Ask, uid: str, policy: Policy) -> Ledger:
         after = fits.claimed(decision.ledger, ask.fit) + fits.more(decision.ledger, ask.demand)
         # The pod itself changes nothing of its fit: the scheduler has counted it already.
         assert before == after
+        # A bind that comes again is told the same claim, which only counts it.
         again = arbitrate(decision.ledger, ask, **about)
-        assert again == AlreadyClaimed(claim=decision.claim)
+        assert isinstance(again, Grant)
+        assert again.claim == dataclasses.replace(decision.claim, binds=decision.claim.binds + 1)
+        assert fits.more(again.ledger, ask.demand) == fits.more(decision.ledger, ask.demand)
         return decision.ledger
     if isinstance(decision, Deny):
         assert more == 0

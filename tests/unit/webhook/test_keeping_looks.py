@@ -67,7 +67,9 @@ def test_a_new_pair_of_files_is_served_anew_by_itself(told: Told, tmp_path: Path
 
 def test_a_pair_that_cant_be_served_is_told_once_and_not_served(told: Told, tmp_path: Path) -> None:
     told.expiries.get(timeout=SECONDS)
-    (tmp_path / trust.KEY_FILE).write_bytes(build_leaf().key_pem)
+    part = tmp_path / "part"
+    part.write_bytes(build_leaf().key_pem)
+    part.replace(tmp_path / trust.KEY_FILE)
     reason, message, warning = told.reports.get(timeout=SECONDS)
     assert reason == "CertificateTrouble"
     assert "the key is not the certificate's" in message
