@@ -21,7 +21,7 @@ from tests.cluster.harness.workloads import container, create_running, delete_no
 from tests.cluster.product import disturbances
 from tests.cluster.product.serving import SLICES_PER_GPU, wait_serving
 from tests.cluster.product.sharing import sharing, template
-from tests.cluster.product.witness import Witness, claims_of
+from tests.cluster.product.witness import CHECKPOINT, Witness, claims_of
 
 WEBHOOK = "/apis/apps/v1/namespaces/gpuslice/deployments/gpuslice-webhook"
 WEBHOOK_PODS = "/api/v1/namespaces/gpuslice/pods"
@@ -214,6 +214,37 @@ def test_after_a_reboot_a_deployment_runs_again_and_bare_pods_have_failed(
             delete_now(api, each)
     wait_serving(product, NODE)
     disturbances.wait_back(product, node)
+
+
+def test_a_lost_checkpoint_of_kubelet_frees_no_gpu(product: Cluster, namespace: str) -> None:
+    """The ledger knows what kubelet has forgotten: no GPU has room for a third pod."""
+    api, node = product.api, product.nodes[NODE]
+    running = [
+        create_running(
+            api, sharing(f"running-{number}", fraction="0.6", namespace=namespace, node=NODE)
+        )
+        for number in range(node.gpus.count)
+    ]
+    claims = sorted(map(str, claims_of(product, namespace)))
+    node.kubelet.stop()
+    node.run("rm", CHECKPOINT)
+    node.start_kubelet()
+    disturbances.wait_back(product, node)
+    small = create_running(api, sharing("small", fraction="0.3", namespace=namespace, node=NODE))
+    big = api.create(
+        pod_path(namespace=namespace),
+        sharing("big", fraction="0.6", namespace=namespace, node=NODE),
+    )
+    api.wait("there is no room for it", pod_path("big", namespace), _is_at_rest)
+    assert not api.get(pod_path("big", namespace))["spec"].get("nodeName")
+    assert claims == sorted(
+        str(claim) for claim in claims_of(product, namespace) if claim["pod"]["name"] != "small"
+    )
+    for each in running:
+        now = api.get(pod_path(name(each), namespace))
+        assert container(now)["containerID"] == container(each)["containerID"]
+    for each in (big, small, *running):  # kubelet's checkpoint doesn't have them: no use comparing
+        delete_now(api, each)
 
 
 def _has_ready(count: int) -> Callable[[Json], bool]:
