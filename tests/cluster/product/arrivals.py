@@ -14,7 +14,7 @@ from typing import Self
 from gpuslice.runtime.kube import config
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.objects import Change
-from gpuslice.runtime.kube.resources import GPU_NODES, PODS
+from gpuslice.runtime.kube.resources import PODS
 from gpuslice.runtime.kube.watch import WatchCache
 from tests.cluster.harness.client import ApiError, Json, UnreachableError, pod_path
 from tests.cluster.harness.cluster import Cluster
@@ -75,22 +75,21 @@ class Arrivals:
         self._client = KubeClient(config.load(cluster.kubeconfig), component="test")
         self._pods = WatchCache(self._client, PODS, namespace=namespace, labels="arrival=yes")
         self._pods.listen(self._note)
-        self._ledger = WatchCache(self._client, GPU_NODES, fields=f"metadata.name={node}")
-        self._ledger.listen(self._note_serving)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._create, name="arrivals", daemon=True)
         self.fates: dict[str, Fate] = {}
-        self.serving: list[tuple[float, bool]] = []
-        """When the ledger began to say that it serves, or that it doesn't."""
         self.unmade: list[str] = []
         """Why pods could not be created."""
 
     def __enter__(self) -> Self:
-        for cache in (self._pods, self._ledger):
-            cache.start()
-            assert cache.wait_ready(10), cache.problem
+        self._pods.start()
+        assert self._pods.wait_ready(10), self._pods.problem
         self._thread.start()
-        wait_until("the first ones run", lambda: sum(f.run_at is not None for f in self._all()) > 1)
+        try:
+            self.wait_more(2)
+        except BaseException:
+            self._stop.set()
+            raise
         return self
 
     def __exit__(
@@ -108,8 +107,7 @@ class Arrivals:
         try:
             wait_until("all have ended", lambda: not self.unfinished(), seen=self._tell_unfinished)
         finally:
-            for cache in (self._pods, self._ledger):
-                cache.stop()
+            self._pods.stop()
             self._client.close()
 
     def wait_more(self, count: int, *, timeout_seconds: float = 60) -> None:
@@ -184,14 +182,12 @@ class Arrivals:
         if phase == "Failed" and fate.rejected_at is None:
             fate.rejected_at = now
 
-    def _note_serving(self, _change: Change, _old: Json | None, new: Json | None) -> None:
-        serving = bool(new and new.get("status", {}).get("serving"))
-        if not self.serving or self.serving[-1][1] != serving:
-            self.serving.append((time.monotonic(), serving))
-
 
 def unexcused(fates: list[Fate], deaths: list[float]) -> Iterator[str]:
-    """Yield the rejected pods that no sudden death explains."""
+    """Yield the rejected pods that no sudden death explains.
+
+    All of them were bound while the ledger said that it serves: else the arbiter binds nothing.
+    """
     for fate in fates:
         if not any(fate.was_starting(death) for death in deaths):
             yield str(fate)
