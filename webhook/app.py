@@ -81,7 +81,7 @@ def create_app(
         "/admit/pods": lambda review: admission.admit_pod(review, deciders.policy()),
         "/admit/pods/warnings": lambda review: admission.warn_pod(review, deciders.policy()),
         "/admit/templates": lambda review: admission.warn_template(review, deciders.policy()),
-        BINDINGS: lambda review: bindings.answer(review, deciders.bind),
+        BINDINGS: lambda review: _answer_bind(review, deciders),
     }
     # A decision in memory takes a fraction of a millisecond: threads that take turns are quicker,
     # and hold less memory, than threads that wrest the interpreter from each other. A bind waits
@@ -114,6 +114,12 @@ def create_app(
         app.wsgi_app, desks, draining=draining, max_body_bytes=max_body_bytes
     )
     return app
+
+
+def _answer_bind(review: Review, deciders: Deciders) -> Answer:
+    """Answer a bind; whatever the arbiter logs meanwhile bears the request's uid."""
+    with logs.about(uid=review.uid):
+        return bindings.answer(review, deciders.bind)
 
 
 class Desk:

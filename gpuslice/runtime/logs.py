@@ -6,6 +6,7 @@ Keys are the metrics' label names: `namespace`, `pod`, `container`, `node`, `gpu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
@@ -70,6 +71,11 @@ def configure(level: Level = "info", form: Format = "auto", stream: TextIO | Non
 def get(name: str) -> Logger:
     """Return a module's logger: ``log = logs.get(__name__)``."""
     return structlog.stdlib.get_logger(name)
+
+
+def about(**keys: str) -> contextlib.AbstractContextManager[Any]:
+    """Add keys to every line that this thread logs meanwhile: ``with logs.about(uid=...)``."""
+    return structlog.contextvars.bound_contextvars(**keys)
 
 
 def _ordered(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
