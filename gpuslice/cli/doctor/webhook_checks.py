@@ -152,7 +152,8 @@ def readiness(snapshot: Snapshot) -> Iterator[Finding]:
     for deployment in snapshot.deployments:
         about = pods.meta_of(deployment)
         place = f"-n {about.get('namespace')}"
-        wanted = pods.spec_of(deployment).get("replicas", 1)
+        # Scaled to none is as far from ready as none that is ready.
+        wanted = max(1, pods.spec_of(deployment).get("replicas", 1))
         ready = (deployment.get("status") or {}).get("readyReplicas") or 0
         if ready < wanted:
             nothing = "" if ready else ": pods that ask for a share are refused"

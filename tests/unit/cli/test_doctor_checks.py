@@ -176,6 +176,22 @@ def test_admission_that_refuses_or_overlooks_is_found() -> None:
     assert list(webhook_checks.trial(admitted)) == []
 
 
+@pytest.mark.parametrize(
+    ("wanted", "ready", "severity"),
+    [(2, 2, None), (2, 1, Severity.WARNING), (2, 0, Severity.ERROR), (0, 0, Severity.ERROR)],
+)
+def test_a_webhook_that_isnt_ready_is_found(
+    wanted: int, ready: int, severity: Severity | None
+) -> None:
+    deployment = {
+        "metadata": {"name": "gpuslice-webhook", "namespace": "gpuslice"},
+        "spec": {"replicas": wanted},
+        "status": {"readyReplicas": ready},
+    }
+    found = list(webhook_checks.readiness(Snapshot(now=NOW, deployments=(deployment,))))
+    assert [each.severity for each in found] == ([severity] if severity else [])
+
+
 def test_what_cant_be_read_is_said_once_and_not_found_missing() -> None:
     kinds = ("definitions", "settings", "policies", "mutating", "deployments", "daemon sets")
     snapshot = Snapshot(now=NOW, unreadable=tuple((kind, "forbidden") for kind in kinds))
