@@ -115,3 +115,26 @@ def ours(node: Json) -> dict[str, str]:
         for key, value in allocatable.items()
         if key == names.SLICE_RESOURCE or key.startswith(names.FIT_PREFIX)
     }
+
+
+def test_the_doctor_finds_a_second_seller_and_a_webhook_that_is_away(single: Cluster) -> None:
+    """Two faults on a real Kubernetes; many more are planted on the embedded one."""
+    sold = json.dumps({"status": {"capacity": {"nvidia.com/gpu": "1"}}})
+    where = ("patch", "node", NODE, "--subresource=status", "--type=merge")
+    single.kubectl(*where, f"--patch={sold}")
+    webhook = ("--namespace=gpuslice", "deployment/gpuslice-webhook")
+    single.kubectl("scale", *webhook, "--replicas=0")
+    # Those that drain still answer.
+    pods = ("--namespace=gpuslice", "--selector=app.kubernetes.io/component=webhook")
+    single.kubectl("wait", "--for=delete", "pod", *pods, "--timeout=90s")
+    single.api.wait(
+        "kubelet offers what the other seller has",
+        node_path(NODE),
+        lambda found: found["status"]["allocatable"].get("nvidia.com/gpu") == "1",
+    )
+    done = plugin(single, "doctor", "-o", "json")
+    found = {each["check"]: each for each in json.loads(done.stdout)["items"]}
+    assert done.returncode == 1
+    assert found["sold-twice"]["subject"] == f"node/{NODE}"
+    assert found["webhook-ready"]["problem"].startswith("0 of 1 replicas are ready")
+    assert "failed calling webhook" in found["admission"]["problem"]
