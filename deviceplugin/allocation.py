@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +56,8 @@ class Grant:
     """Whether it serves a claim; else a bound pod that has none."""
     since_seconds: float = 0
     """When it was given, on the plugin's own clock."""
+    former: frozenset[PodUid] = frozenset()
+    """Pods that had some of these tokens before, by what was known: kubelet knows they are dead."""
 
     @property
     def spread(self) -> Spread:
@@ -74,26 +76,73 @@ class View:
     """What bound pods ask for that have neither claim nor tokens."""
     in_flight: tuple[Grant, ...] = ()
     """Oldest first."""
+    bound: frozenset[PodUid] = frozenset()
+    """The pods that are known to be bound to this node."""
+    served: frozenset[PodUid] = frozenset()
+    """The pods with claims that were seen to have tokens, be it in the past."""
+    unadopted: tuple[Claim, ...] = ()
+    """What pods have whose tokens were handed out where the ledger has no room for their claim."""
 
 
 def waiting_claims(view: View, size: int) -> Iterator[Claim]:
     """Yield the claims of `size` tokens whose tokens kubelet has not handed out yet.
 
-    Reserved ones first. Then held ones of whose tokens kubelet knows nothing: it lost its
-    checkpoint, and asks again. Each grant in flight stands for one claim of its shape.
+    First those of pods that are bound here, since kubelet asks for no others: Reserved ones, then
+    held ones of whose tokens kubelet knows nothing (it lost its checkpoint, and asks again). Last
+    reservations of pods that are not known to be bound. Each grant in flight stands for one claim
+    of its shape: the last of them, or one whose pod left before its tokens were read back.
     """
-    served = Counter((each.share, each.spread) for each in view.in_flight if each.claimed)
-    for state in (ClaimState.RESERVED, ClaimState.HELD):
-        for claim in view.ledger.claims:
-            if claim.state is not state or claim.total_slices != size:
-                continue
-            if claim.pod.uid in view.tokens or claim.pod_gone:
-                continue
-            kind = (claim.share, spread_of(claim.shape))
-            if served[kind]:
-                served[kind] -= 1
-            else:
-                yield claim
+    unserved = [
+        claim
+        for claim in view.ledger.claims
+        if claim.total_slices == size
+        and claim.pod.uid not in view.tokens
+        and (claim.state is ClaimState.HELD or claim.pod.uid not in view.served)
+    ]
+    unserved.sort(key=lambda claim: (claim.pod.uid not in view.bound, _ORDER[claim.state]))
+    leaving = [claim for claim in unserved if claim.state is ClaimState.LEAVING]
+    candidates = [claim for claim in unserved if claim.state is not ClaimState.LEAVING]
+    grants = Counter((each.share, each.spread) for each in view.in_flight if each.claimed)
+    waiting: list[Claim] = []
+    left: list[Claim] = []
+    served: Counter[Share] = Counter()
+    for claim in (*leaving, *reversed(candidates)):
+        kind = (claim.share, spread_of(claim.shape))
+        if grants[kind]:
+            grants[kind] -= 1
+            served[claim.share] += claim.state is not ClaimState.LEAVING
+        else:
+            (left if claim.state is ClaimState.LEAVING else waiting).append(claim)
+    yield from reversed(waiting)
+    # A pod that leaves had an equal pod's place: that one gets its place instead.
+    for claim in left:
+        if served[claim.share]:
+            served[claim.share] -= 1
+            yield claim
+
+
+_ORDER: Final = {ClaimState.RESERVED: 0, ClaimState.HELD: 1, ClaimState.LEAVING: 2}
+
+
+def knows_asker(view: View, size: int) -> bool:
+    """Whether a pod that is known to be bound waits for that many tokens."""
+    return any(claim.pod.uid in view.bound for claim in waiting_claims(view, size)) or any(
+        demand.total_slices == size for demand in view.unclaimed
+    )
+
+
+def _taken_beside(view: View, gpu: GpuUuid) -> tuple[int, int]:
+    """Return the MiB and slices of a GPU that were handed out without a claim in the ledger."""
+    parts = [
+        part
+        for shape in (
+            *(grant.shape for grant in view.in_flight if not grant.claimed),
+            *(claim.shape for claim in view.unadopted),
+        )
+        for part in shape
+        if part.gpu == gpu
+    ]
+    return sum(part.memory_mib for part in parts), sum(part.slices for part in parts)
 
 
 def _with_unclaimed_grants(view: View) -> Ledger:
@@ -221,20 +270,24 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
     spread, size = spread_of_tokens(ids), len(ids)
     claims = list(waiting_claims(view, size))
     demands = {demand for demand in view.unclaimed if demand.total_slices == size}
-    shares = {claim.share for claim in claims} | {demand.share for demand in demands}
-    if demands and len(shares) > 1:
+    bound = [claim for claim in claims if claim.pod.uid in view.bound]
+    shares = {claim.share for claim in bound} | {demand.share for demand in demands}
+    if len(shares) > 1:
         return Refusal(
             reason=Reason.AMBIGUOUS,
             message=f"pods of {size} slices and different shares "
             f"({', '.join(sorted(map(str, shares)))}) wait on this node, and at least one was "
             "bound without the arbiter: which of them this is can't be told",
         )
-    for claim in claims:
-        if spread_of(claim.shape) == spread:
-            return Grant(tokens=frozenset(ids), share=claim.share, shape=claim.shape, claimed=True)
-    again = _held_already(view, ids, spread)
+    # kubelet asks for pods that are bound: where one without a claim waits, it isn't for another
+    # that is not.
+    waiting = bound if demands else claims
+    claim = next((each for each in waiting if spread_of(each.shape) == spread), None)
+    again = claim or _held_already(view, ids, spread)
     if again is not None:
-        return Grant(tokens=frozenset(ids), share=again.share, shape=again.shape, claimed=True)
+        fault = None if claim is None else _overfull(view, claim.shape, claimed=True)
+        granted = Grant(tokens=frozenset(ids), share=again.share, shape=again.shape, claimed=True)
+        return fault or granted
     if not demands:
         return Refusal(reason=Reason.NO_CLAIM, message=_no_claim(claims, spread, size))
     (demand,) = demands
@@ -297,45 +350,70 @@ def _unclaimed_grant(
         shape=shape_from(view.ledger, demand.share, spread),
         claimed=False,
     )
-    try:
-        _with_unclaimed_grants(
-            dataclasses.replace(view, in_flight=(*view.in_flight, grant)),
-        )
-    except LedgerError as error:
-        return Refusal(
-            reason=Reason.NO_ROOM,
-            message=f"a pod of share {demand.share} was bound without the arbiter: {error}",
-        )
-    return grant
+    return _overfull(view, grant.shape, claimed=False) or grant
 
 
-def settle(view: View, *, before_seconds: float) -> View:
+def _overfull(view: View, shape: Sequence[Part], *, claimed: bool) -> Refusal | None:
+    """Return why these parts are too much, beside what was handed out without a claim."""
+    for part in shape:
+        gpu = view.ledger.gpu(part.gpu)
+        taken_mib, taken_slices = _taken_beside(view, part.gpu)
+        left_mib = view.ledger.free_mib(gpu) - taken_mib
+        left_slices = view.ledger.free_slices(gpu) - taken_slices
+        if claimed:
+            # The ledger counts it already.
+            left_mib, left_slices = left_mib + part.memory_mib, left_slices + part.slices
+        if part.memory_mib > left_mib or part.slices > left_slices:
+            return Refusal(
+                reason=Reason.NO_ROOM,
+                message=f"GPU {gpu.uuid} has {max(0, left_mib)} MiB and {max(0, left_slices)} "
+                f"slices left for {part.memory_mib} MiB and {part.slices} slices: a pod was bound "
+                "without the arbiter",
+            )
+    return None
+
+
+def settle(view: View, *, before_seconds: float, over: Iterable[Claim] = ()) -> View:
     """Drop the grants in flight that are over: read back, or whose pod is gone.
 
     There can't be more of a kind in flight than claims that wait: the oldest go. A grant without
     a claim goes only if it was given before `before_seconds`: its pod may be one that this view
     doesn't know yet.
     """
-    given = list(view.tokens.values())
     waiting = Counter(
         (claim.share, spread_of(claim.shape))
         for claim in view.ledger.claims
-        if claim.pod.uid not in view.tokens and not claim.pod_gone
+        if claim.pod.uid not in view.tokens
+        and (claim.state is ClaimState.HELD or claim.pod.uid not in view.served)
     )
+    dropped = Counter((claim.share, spread_of(claim.shape)) for claim in over)
     kept: list[Grant] = []
     for grant in reversed(view.in_flight):
-        if any(grant.tokens <= tokens for tokens in given):
+        if _is_read_back(grant, view):
+            # kubelet admits one pod after the other: what is older and not there is gone already.
+            break
+        kind, is_late = (grant.share, grant.spread), grant.since_seconds < before_seconds
+        if not grant.claimed:
+            if not is_late:
+                kept.append(grant)
             continue
-        if grant.claimed:
-            kind = (grant.share, grant.spread)
-            waiting[kind] -= 1
-            if waiting[kind] < 0:
-                continue
-        elif grant.since_seconds < before_seconds:
-            continue
-        kept.append(grant)
+        waiting[kind] -= 1
+        if waiting[kind] >= 0:
+            kept.append(grant)
+        elif is_late or dropped[kind] > 0:
+            dropped[kind] -= 1
+        else:
+            # Its claim went before it was read back: a bind was given up that took place.
+            kept.append(dataclasses.replace(grant, claimed=False))
     in_flight = tuple(reversed(kept))
     return view if in_flight == view.in_flight else dataclasses.replace(view, in_flight=in_flight)
+
+
+def _is_read_back(grant: Grant, view: View) -> bool:
+    """Whether a pod is known to have a grant's tokens, other than one that had them before."""
+    return any(
+        grant.tokens <= tokens for uid, tokens in view.tokens.items() if uid not in grant.former
+    )
 
 
 def gpus_of(grant: Grant, ledger: Ledger) -> tuple[Gpu, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from deviceplugin import allocation
 from deviceplugin.allocation import Grant, Reason, Refusal, View
-from gpuslice.contract.ledger import Ledger
+from gpuslice.contract.ledger import Claim, Ledger
 from gpuslice.contract.names import PodUid
 from gpuslice.contract.placement import Demand
 
@@ -61,19 +61,31 @@ class Allocator:
         *,
         tokens: Mapping[PodUid, frozenset[str]],
         unclaimed: tuple[Demand, ...],
+        unadopted: tuple[Claim, ...] = (),
+        bound: Collection[PodUid] = (),
+        over: Collection[Claim] = (),
     ) -> None:
         """Replace what is known; grants in flight that it accounts for are over."""
         with self._lock:
             view = dataclasses.replace(
-                self._view, ledger=ledger, tokens=tokens, unclaimed=unclaimed
+                self._view,
+                ledger=ledger,
+                tokens=tokens,
+                unclaimed=unclaimed,
+                unadopted=unadopted,
+                bound=frozenset(bound),
+                served=(self._view.served & {claim.pod.uid for claim in ledger.claims})
+                | tokens.keys(),
             )
             before = self._clock() - UNKNOWN_POD_SECONDS
-            self._view = allocation.settle(view, before_seconds=before)
+            self._view = allocation.settle(view, before_seconds=before, over=over)
 
     def prefer(
         self, *, available: Collection[str], must_include: Collection[str], size: int
     ) -> tuple[str, ...]:
         """Return the tokens that kubelet should give; never fails."""
+        if not allocation.knows_asker(self.view, size):
+            self.look_again()
         return allocation.prefer(
             self.view, available=available, must_include=must_include, size=size
         )
@@ -92,7 +104,12 @@ class Allocator:
         with self._lock:
             answer = allocation.check(self._view, ids)
             if isinstance(answer, Grant):
-                answer = dataclasses.replace(answer, since_seconds=self._clock())
+                former = frozenset(
+                    uid
+                    for uid, tokens in self._view.tokens.items()
+                    if not answer.tokens.isdisjoint(tokens)
+                )
+                answer = dataclasses.replace(answer, since_seconds=self._clock(), former=former)
                 self._view = dataclasses.replace(
                     self._view, in_flight=(*self._view.in_flight, answer)
                 )

@@ -119,11 +119,15 @@ class Judge:
                 self._allocator.update(ledger, tokens=self._readback.tokens, unclaimed=())
                 return None
             serving = self._board.streaming and not self.is_draining
-            outcome = reconcile(
-                ledger.with_serving(serving=serving), self._sight(), self._rules.resource
-            )
+            sight = self._sight()
+            outcome = reconcile(ledger.with_serving(serving=serving), sight, self._rules.resource)
             self._allocator.update(
-                outcome.ledger, tokens=outcome.tokens, unclaimed=outcome.unclaimed
+                outcome.ledger,
+                tokens=outcome.tokens,
+                unclaimed=outcome.unclaimed,
+                unadopted=outcome.unadopted,
+                bound=sight.pods.keys(),
+                over=outcome.over,
             )
             return Decision(gpu_node=gpu_node, inventory=inventory, outcome=outcome)
 

@@ -33,6 +33,7 @@ class Patience:
         self._limits = limits
         self._gone: dict[PodUid, float] = {}
         self._unseen: dict[PodUid, float] = {}
+        self._binds: dict[PodUid, int] = {}
         self._looked: dict[PodUid, float] = {}
         self._verdicts: dict[PodUid, Verdict] = {}
 
@@ -45,10 +46,20 @@ class Patience:
         gone = {claim.pod.uid for claim in ledger.claims if claim.pod_gone}
         missing = {pod.uid for pod in unseen}
         self._gone = {uid: self._gone.get(uid, now) for uid in gone}
-        self._unseen = {uid: self._unseen.get(uid, now) for uid in missing}
+        binds = {claim.pod.uid: claim.binds for claim in ledger.claims}
+        renewed = {uid for uid in missing if self._binds.get(uid, binds[uid]) != binds[uid]}
+        self._binds = {uid: binds[uid] for uid in missing}
+        self._unseen = {
+            uid: now if uid in renewed else self._unseen.get(uid, now) for uid in missing
+        }
+        missing -= renewed  # what was found out of an earlier bind doesn't count
         self._looked = {uid: at for uid, at in self._looked.items() if uid in missing}
         waiting = {claim.pod.uid for claim in ledger.claims if claim.state is ClaimState.RESERVED}
-        self._verdicts = {uid: each for uid, each in self._verdicts.items() if uid in waiting}
+        self._verdicts = {
+            uid: each
+            for uid, each in self._verdicts.items()
+            if uid in waiting and uid not in renewed
+        }
 
     def buried(self, now: float) -> frozenset[PodUid]:
         """Return the force-deleted pods whose memory must be free by now."""

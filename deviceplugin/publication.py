@@ -96,6 +96,9 @@ def node_patch(
         if (difference := _difference((node.get("status") or {}).get(kind) or {}, fits_wanted))
     }
     patch: dict[str, Any] = {}
+    if (metadata or status) and "resourceVersion" in pods.meta_of(node):
+        # A patch that arrives late must not undo a later one.
+        metadata["resourceVersion"] = pods.meta_of(node)["resourceVersion"]
     if metadata:
         patch["metadata"] = metadata
     if status:

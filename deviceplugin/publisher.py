@@ -13,6 +13,7 @@ from gpuslice.contract import gpunode, pods
 from gpuslice.contract.ledger import Ledger
 from gpuslice.contract.placement import Demand
 from gpuslice.runtime import logs
+from gpuslice.runtime.kube.errors import ConflictError
 from gpuslice.runtime.kube.resources import Json
 
 log = logs.get(__name__)
@@ -45,6 +46,9 @@ class Publisher:
 
         Args:
             gpu_node: the newest ledger that is written; the Node will name its version.
+
+        Raises:
+            ConflictError: where somebody else wrote the Node first; it is known as it is now.
         """
         node = self._caches.node
         if node is None:
@@ -61,8 +65,17 @@ class Publisher:
             ledger_version=pods.meta_of(gpu_node)["resourceVersion"],
         )
         if patch is not None:
-            self._caches.nodes.put_back(self._records.patch_node(patch))
+            self._write(patch)
         self._mind_whole_gpus(node)
+
+    def _write(self, patch: Json) -> None:
+        try:
+            self._caches.nodes.put_back(self._records.patch_node(patch))
+        except ConflictError:
+            fresh = self._records.read_node()
+            if fresh is not None:
+                self._caches.nodes.put_back(fresh)
+            raise
 
     def _standing(self, ledger: Ledger) -> list[Demand]:
         """Return the demands of the shares that every node shows."""

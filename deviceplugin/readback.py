@@ -172,12 +172,14 @@ class Readback:
             pod = waiting[0]
             self._leaving = (*(each for each in self._leaving if each != pod), pod)
         try:
-            known = self._asking.get(pod.namespace, pod.name) is not None
+            has = self._asking.get(pod.namespace, pod.name)
         except CannotAskError as error:
             self._report("pod-resources", str(error))
             return True
         self._report("pod-resources", "")
-        if known:
+        had = self.tokens.get(pod.uid, frozenset())
+        # kubelet is asked by name: another pod may bear it by now, with other tokens or none.
+        if has is not None and (not had or had & has):
             return True
         with self._woken:
             if pod in self._leaving:

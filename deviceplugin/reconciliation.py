@@ -6,6 +6,7 @@ One pure step. It decides, and says what else must be found out; the agent looks
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,10 @@ class Outcome:
     """Pods that have ended: does kubelet still know them?"""
     unseen: tuple[PodRef, ...] = ()
     """Pods with a reservation that are not on this node: where are they?"""
+    over: tuple[Claim, ...] = ()
+    """Claims that have ended."""
+    unadopted: tuple[Claim, ...] = ()
+    """What pods have by their tokens, where the ledger has no room for it."""
     unclaimed: tuple[Demand, ...] = ()
     """What bound pods ask for that have neither claim nor tokens."""
 
@@ -98,23 +103,29 @@ def reconcile(ledger: Ledger, sight: Sight, slice_resource: str) -> Outcome:
     living = {
         uid: ids
         for uid, ids in sight.tokens.items()
-        if ids and (uid in sight.pods or ledger.claim_of(uid) is not None)
+        if ids and (ledger.claim_of(uid) is not None or _may_run(sight.pods.get(uid)))
     }
+    before = ledger.claims
     ledger = _ended(ledger, sight, living, notes)
+    over = tuple(claim for claim in before if ledger.claim_of(claim.pod.uid) is None)
     ledger = _advanced(ledger, sight, living)
     held = {uid: ids for uid, ids in living.items() if ledger.claim_of(uid) is not None}
     ledger, repairs = exchange.realign(ledger, held)
     notes.extend(map(_note_of, repairs))
-    ledger = _adopted(ledger, sight, living, slice_resource, notes)
+    ledger, unadopted = _adopted(ledger, sight, living, slice_resource, notes)
     return Outcome(
         ledger=ledger,
         tokens=living,
         notes=tuple(notes),
         annotations=_annotations(ledger, sight),
+        over=over,
+        unadopted=(*unadopted, *_misplaced(ledger, living)),
         leaving=tuple(
             claim.pod
             for claim in ledger.claims
-            if claim.state is ClaimState.LEAVING and _has_ended(claim.pod.uid, sight)
+            if claim.state is ClaimState.LEAVING
+            and not claim.pod_gone
+            and (_has_ended(claim.pod.uid, sight) or claim.pod.uid not in sight.pods)
         ),
         unseen=tuple(
             claim.pod
@@ -123,6 +134,11 @@ def reconcile(ledger: Ledger, sight: Sight, slice_resource: str) -> Outcome:
         ),
         unclaimed=tuple(_unclaimed(ledger, sight, living, slice_resource)),
     )
+
+
+def _may_run(pod: Json | None) -> bool:
+    """Whether a pod may have tokens: an entry of one that has ended and has no claim is old."""
+    return pod is not None and not pods.has_ended(pod)
 
 
 def _has_ended(uid: PodUid, sight: Sight) -> bool:
@@ -136,20 +152,17 @@ def _ended(
 ) -> Ledger:
     """Drop the claims that are over, and mark those that only stand for a dead pod's memory."""
     over: list[PodUid] = []
-    successors = {(about.namespace, about.name) for about in map(pods.ref, sight.pods.values())}
     for claim in ledger.claims:
         uid = claim.pod.uid
-        if uid in sight.pods:
-            if _has_ended(uid, sight) and uid in sight.released:
-                over.append(uid)
-        elif uid in sight.ended:
-            # kubelet is asked by name. A successor of that name is only there because kubelet
-            # has let the old pod go.
-            if uid in sight.released or (claim.pod.namespace, claim.pod.name) in successors:
+        if uid in sight.pods or uid in sight.ended:
+            if _has_ended(uid, sight) and _is_let_go(claim.pod, sight):
                 over.append(uid)
         elif claim.state is ClaimState.RESERVED and uid not in living:
             verdict = sight.verdicts.get(uid)
-            if verdict is not None:
+            if verdict is Verdict.GONE:
+                # It may have been bound here at its end: then kubelet may still take it up.
+                ledger = ledger.with_pod_gone(uid)
+            elif verdict is not None:
                 over.append(uid)
                 notes.append(Note(repair=Repair.EXPIRED, pod=claim.pod, message=_EXPIRED[verdict]))
         elif uid in sight.buried:
@@ -162,9 +175,30 @@ def _ended(
                     "kubelet must have killed its processes",
                 )
             )
-        elif not claim.pod_gone:
-            ledger = ledger.with_pod_gone(uid)
+        elif uid in sight.released or _is_succeeded(claim.pod, sight, living):
+            # While kubelet knows the pod it adds it up: the fit must not fall before.
+            ledger = ledger if claim.pod_gone else ledger.with_pod_gone(uid)
     return ledger.without(over)
+
+
+def _is_let_go(pod: PodRef, sight: Sight) -> bool:
+    """Whether kubelet has let a pod go that has ended.
+
+    It is asked by name. A successor of that name is only there because kubelet has.
+    """
+    if pod.uid in sight.released:
+        return True
+    names_here = {(about.namespace, about.name) for about in map(pods.ref, sight.pods.values())}
+    return pod.uid not in sight.pods and (pod.namespace, pod.name) in names_here
+
+
+def _is_succeeded(pod: PodRef, sight: Sight, living: Mapping[PodUid, frozenset[str]]) -> bool:
+    """Whether kubelet has taken up another pod of that name: it has let the former go."""
+    return any(
+        uid in living and (about.namespace, about.name) == (pod.namespace, pod.name)
+        for uid, about in ((uid, pods.ref(each)) for uid, each in sight.pods.items())
+        if uid != pod.uid
+    )
 
 
 _EXPIRED: Final[Mapping[Verdict, str]] = {
@@ -183,12 +217,16 @@ def _advanced(ledger: Ledger, sight: Sight, living: Mapping[PodUid, frozenset[st
             continue
         if claim.pod_gone:
             ledger = _with_pod_back(ledger, uid)
-        if uid in sight.ended or (pod is not None and pods.is_leaving(pod)):
+        reserved = claim.state is ClaimState.RESERVED
+        if _has_ended(uid, sight):
             state = ClaimState.LEAVING
-        elif uid in living and claim.state is ClaimState.RESERVED:
-            state = ClaimState.HELD
-        else:
+        elif reserved and uid not in living:
+            # kubelet admits a pod that is being deleted like any other.
             continue
+        elif pod is None or pods.is_leaving(pod):
+            state = ClaimState.LEAVING
+        else:
+            state = ClaimState.HELD
         ledger = ledger.with_state(uid, state)
     return ledger
 
@@ -230,8 +268,9 @@ def _adopted(
     living: Mapping[PodUid, frozenset[str]],
     slice_resource: str,
     notes: list[Note],
-) -> Ledger:
+) -> tuple[Ledger, tuple[Claim, ...]]:
     """Give bound pods without a claim the one that their tokens mean, or their annotations."""
+    unadopted: list[Claim] = []
     for uid, pod in sorted(sight.pods.items()):
         ask = pods.ask(pod, slice_resource)
         if ask is None or ledger.claim_of(uid) is not None or _has_ended(uid, sight):
@@ -252,13 +291,29 @@ def _adopted(
                 state=state,
                 shape=shape_from(ledger, ask.demand.share, spread),
             )
+        except LedgerError as error:
+            notes.append(Note(repair=Repair.OVERLAP, pod=about, message=str(error)))
+            continue
+        try:
             ledger = ledger.with_claim(claim)
         except LedgerError as error:
+            if uid in living:
+                unadopted.append(claim)
             notes.append(Note(repair=Repair.OVERLAP, pod=about, message=str(error)))
             continue
         message = f"it was bound without a claim in the ledger; it is on {named(spread)}"
         notes.append(Note(repair=Repair.ADOPTED, pod=about, message=message))
-    return ledger
+    return ledger, tuple(unadopted)
+
+
+def _misplaced(ledger: Ledger, living: Mapping[PodUid, frozenset[str]]) -> Iterator[Claim]:
+    """Yield what pods have whose tokens are elsewhere than their claim, and can't be moved."""
+    for claim in ledger.claims:
+        spread = spread_of_tokens(living.get(claim.pod.uid, ()))
+        if spread and spread != spread_of(claim.shape):
+            with contextlib.suppress(LedgerError):
+                shape = shape_from(ledger, claim.share, spread)
+                yield dataclasses.replace(claim, shape=shape)
 
 
 def _annotated(pod: Json, demand: Demand) -> tuple[tuple[names.GpuUuid, int], ...]:

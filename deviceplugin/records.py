@@ -60,10 +60,17 @@ class Records:
     # --- the Node
 
     def patch_node(self, patch: Json) -> dict[str, Any]:
-        """Patch the Node's status, annotations and labels in one write."""
+        """Patch the Node's status, annotations and labels in one write, if it is still that one."""
         return self._client.patch(
             NODES, self._node, patch, status=True, timeout_seconds=WRITE_SECONDS
         )
+
+    def read_node(self) -> dict[str, Any] | None:
+        """Return this Node as it is now, None where there is none."""
+        try:
+            return self._client.get(NODES, self._node, timeout_seconds=WRITE_SECONDS)
+        except NotFoundError:
+            return None
 
     # --- pods
 

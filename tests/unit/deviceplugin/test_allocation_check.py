@@ -65,7 +65,8 @@ def test_a_grant_means_the_claim_on_its_own_gpu() -> None:
             id="served, and not yet marked as held",
         ),
         pytest.param(
-            View(ledger=ledger(GPUS, claim("a", "0.5", 50, B, pod_gone=True))), id="pod gone"
+            View(ledger=ledger(GPUS, claim("a", "0.5", 50, B, state=LEAVING, pod_gone=True))),
+            id="pod gone",
         ),
     ],
 )
@@ -131,7 +132,11 @@ def test_without_the_arbiter_each_device_gets_its_k() -> None:
             id="two pods without a claim",
         ),
         pytest.param(
-            View(ledger=ledger(GPUS, claim("a", "9000mi", 50, A)), unclaimed=(demand("0.5", 50),)),
+            View(
+                ledger=ledger(GPUS, claim("a", "9000mi", 50, A)),
+                unclaimed=(demand("0.5", 50),),
+                bound=frozenset({uid("a")}),
+            ),
             id="one of them with a claim",
         ),
     ],
@@ -158,7 +163,46 @@ def test_a_grant_whose_claim_has_ended_stands_for_no_other() -> None:
     grant = check(view, tokens(A, range(30)))
     assert isinstance(grant, Grant)
     gone = View(ledger=ledger(GPUS), in_flight=(grant,))
-    assert allocation.settle(gone, before_seconds=0).in_flight == ()
+    assert allocation.settle(gone, before_seconds=0, over=view.ledger.claims).in_flight == ()
+
+
+def test_a_grant_whose_claim_an_arbiter_took_back_counts_as_one_without_a_claim() -> None:
+    """The bind was given up, and took place all the same: the tokens are in use."""
+    view = View(ledger=ledger(GPUS, claim("a", "0.3", 30, A)))
+    grant = check(view, tokens(A, range(30)))
+    assert isinstance(grant, Grant)
+    (kept,) = allocation.settle(
+        View(ledger=ledger(GPUS), in_flight=(grant,)), before_seconds=0
+    ).in_flight
+    assert kept == dataclasses.replace(grant, claimed=False)
+
+
+def test_an_old_entry_of_a_dead_pod_reads_nothing_back() -> None:
+    """Kubelet's checkpoint keeps entries of dead pods, and gives their tokens to others."""
+    view = View(ledger=ledger(GPUS, claim("a", "0.3", 30, A)))
+    grant = check(view, tokens(A, range(30)))
+    assert isinstance(grant, Grant)
+    former = dataclasses.replace(grant, former=frozenset({uid("dead")}))
+    flying = dataclasses.replace(
+        view, in_flight=(former,), tokens={uid("dead"): tokens(A, range(30))}
+    )
+    assert allocation.settle(flying, before_seconds=0) is flying
+
+
+def test_a_claim_is_no_leave_to_take_what_a_stranger_was_given() -> None:
+    """A pod bound without the arbiter has tokens for which the ledger has no room."""
+    view = View(
+        ledger=ledger(GPUS, claim("a", "0.6", 60, A)),
+        unadopted=(claim("stranger", "0.5", 50, A),),
+    )
+    assert refused(view, tokens(A, range(60))).reason is Reason.NO_ROOM
+
+
+def test_where_a_bound_pod_has_no_claim_an_unbound_ones_claim_is_not_taken_for_it() -> None:
+    view = View(ledger=ledger(GPUS, claim("a", "9000mi", 50, A)), unclaimed=(demand("0.5", 50),))
+    grant = check(view, tokens(A, range(50)))
+    assert isinstance(grant, Grant)
+    assert (str(grant.share), grant.claimed) == ("0.5", False)
 
 
 def test_a_grant_without_a_claim_is_kept_until_its_pod_must_be_known() -> None:

@@ -119,9 +119,15 @@ def test_a_successor_of_the_same_name_shows_that_the_old_pod_was_let_go() -> Non
 
 @pytest.mark.parametrize("before", [HELD, LEAVING])
 def test_a_force_deleted_pod_s_memory_stays_claimed_for_a_while(before: Any) -> None:
-    """Kubelet kills its processes two seconds after the deletion, and lists it nowhere."""
+    """Kubelet kills its processes two seconds after the deletion, and lists it nowhere.
+
+    Until kubelet has let it go it adds the pod up: the fit must not fall before.
+    """
     held = claim("a", "0.5", 50, A, state=before)
-    gone = settled(ledger(GPUS, held), seen())
+    leaving = settled(ledger(GPUS, held), seen())
+    assert state(leaving, "a") == "Leaving"
+    assert leaving.leaving == (ref("a"),)
+    gone = settled(leaving.ledger, seen(released=frozenset({uid("a")})))
     assert state(gone, "a") == "gone"
     over = settled(gone.ledger, seen(buried=frozenset({uid("a")})))
     assert over.ledger.claims == ()
@@ -131,7 +137,9 @@ def test_a_force_deleted_pod_s_memory_stays_claimed_for_a_while(before: Any) -> 
 def test_a_force_deleted_pod_that_was_never_marked_held_is_no_mere_reservation() -> None:
     """Kubelet gave it tokens; whether its process runs nobody knows."""
     sight = seen(tokens={uid("a"): tokens(A, range(50))})
-    assert state(settled(ledger(GPUS, ONE), sight), "a") == "gone"
+    outcome = settled(ledger(GPUS, ONE), sight)
+    assert state(outcome, "a") == "Leaving"
+    assert outcome.leaving == (ref("a"),)
 
 
 def test_a_pod_that_is_there_after_all_has_its_claim_back() -> None:
@@ -140,7 +148,13 @@ def test_a_pod_that_is_there_after_all_has_its_claim_back() -> None:
     assert state(settled(ledger(GPUS, gone), sight), "a") == "Held"
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_reservation_of_a_deleted_pod_keeps_its_room_for_a_while() -> None:
+    """It may have been bound here at its end: then kubelet may still take it up."""
+    outcome = settled(ledger(GPUS, ONE), seen(verdicts={uid("a"): Verdict.GONE}))
+    assert state(outcome, "a") == "gone"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ELSEWHERE, Verdict.UNBOUND])
 def test_a_reservation_ends_only_by_what_a_fresh_read_says(verdict: Verdict) -> None:
     waiting = settled(ledger(GPUS, ONE), seen())
     assert state(waiting, "a") == "Reserved"
