@@ -6,6 +6,7 @@ Source: Kubernetes v1.36, pkg/kubelet/cm/devicemanager/plugin/v1beta1/{server,ha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import stat
@@ -139,8 +140,10 @@ class RegistrationServer(api_pb2_grpc.RegistrationServicer):
 def remove_sockets(folder: Path) -> None:
     """Remove the sockets that lie directly in a folder; subfolders and files stay."""
     for path in folder.iterdir():
-        if stat.S_ISSOCK(path.lstat().st_mode):
-            path.unlink(missing_ok=True)
+        # A plugin may take its own away at the same moment.
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
 
 
 def serve(socket: Path, servicer: api_pb2_grpc.RegistrationServicer) -> grpc.Server:

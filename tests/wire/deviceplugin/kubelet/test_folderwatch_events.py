@@ -13,7 +13,8 @@ import pytest
 from deviceplugin import folderwatch
 from deviceplugin.folderwatch import FolderWatch
 
-SECONDS = 10
+SECONDS = 25
+"""A machine may be out of inotify instances for a while: then the watch tries again."""
 
 
 @contextmanager
