@@ -234,9 +234,9 @@ class _Offer:
 
 def _wanted(view: View, size: int, offer: _Offer) -> Iterator[dict[GpuUuid, int]]:
     """Yield the distributions over GPUs that would do, best first."""
-    for claim in waiting_claims(view, size):
+    demands = _unclaimed_of(view, size)
+    for claim in _askers(view, waiting_claims(view, size), demands):
         yield {part.gpu: part.slices for part in claim.shape}
-    demands = {demand for demand in view.unclaimed if demand.total_slices == size}
     if len(demands) == 1:
         (demand,) = demands
         gpus = placement.choose(_room_of(view), demand, Policy.PACK)
@@ -245,6 +245,23 @@ def _wanted(view: View, size: int, offer: _Offer) -> Iterator[dict[GpuUuid, int]
     for gpu in sorted(view.ledger.gpus, key=lambda gpu: (offer.room(gpu.uuid), gpu.index)):
         if gpu.open:
             yield {gpu.uuid: size}
+
+
+def _unclaimed_of(view: View, size: int) -> set[Demand]:
+    """Return what bound pods without a claim ask for, of one number of tokens."""
+    return {demand for demand in view.unclaimed if demand.total_slices == size}
+
+
+def _askers(view: View, claims: Iterable[Claim], demands: set[Demand]) -> Iterator[Claim]:
+    """Yield the waiting claims for one of which kubelet may ask now.
+
+    It asks for pods that are bound. Where one without a claim waits, it doesn't ask for another
+    that is not known to be bound; of one share they are served in any order.
+    """
+    shares = {demand.share for demand in demands}
+    for claim in claims:
+        if not demands or claim.share in shares or claim.pod.uid in view.bound:
+            yield claim
 
 
 def _room_of(view: View) -> Ledger:
@@ -268,8 +285,7 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
     if fault is not None:
         return fault
     spread, size = spread_of_tokens(ids), len(ids)
-    claims = list(waiting_claims(view, size))
-    demands = {demand for demand in view.unclaimed if demand.total_slices == size}
+    claims, demands = list(waiting_claims(view, size)), _unclaimed_of(view, size)
     bound = [claim for claim in claims if claim.pod.uid in view.bound]
     shares = {claim.share for claim in bound} | {demand.share for demand in demands}
     if len(shares) > 1:
@@ -279,9 +295,7 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
             f"({', '.join(sorted(map(str, shares)))}) wait on this node, and at least one was "
             "bound without the arbiter: which of them this is can't be told",
         )
-    # kubelet asks for pods that are bound: where one without a claim waits, it isn't for another
-    # that is not.
-    waiting = bound if demands else claims
+    waiting = _askers(view, claims, demands)
     claim = next((each for each in waiting if spread_of(each.shape) == spread), None)
     again = claim or _held_already(view, ids, spread)
     if again is not None:
