@@ -34,11 +34,16 @@ class Fate:
     pod: Json
     bound_at: float | None = None
     run_at: float | None = None
-    rejected_at: float | None = None
+    failed_at: float | None = None
 
     @property
     def name(self) -> str:
         return str(self.pod["metadata"]["name"])
+
+    @property
+    def was_rejected(self) -> bool:
+        """Whether kubelet refused it; other failures are its container's, and have no reason."""
+        return self.failed_at is not None and bool(self.pod["status"].get("reason"))
 
     def was_starting(self, moment: float) -> bool:
         """Whether it was bound then, or within a second, and didn't run yet."""
@@ -47,7 +52,8 @@ class Fate:
 
     def __str__(self) -> str:
         status = self.pod["status"]
-        return f"{self.name}: {status.get('reason')}: {status.get('message')}"
+        states = [each["state"] for each in status.get("containerStatuses", ())]
+        return f"{self.name}: {status.get('reason')}: {status.get('message')} {states}"
 
 
 class Arrivals:
@@ -137,11 +143,16 @@ class Arrivals:
 
     def rejected(self) -> list[Fate]:
         """Those that kubelet refused."""
-        return [fate for fate in self._all() if fate.rejected_at is not None]
+        return [fate for fate in self._all() if fate.was_rejected]
 
-    def forget_rejected(self) -> None:
-        """Delete those that kubelet refused: they have been judged."""
-        for fate in self.rejected():
+    def broken(self) -> list[Fate]:
+        """Those whose container didn't end well."""
+        failed = [fate for fate in self._all() if fate.failed_at is not None]
+        return [fate for fate in failed if not fate.was_rejected]
+
+    def forget_failed(self) -> None:
+        """Delete those that have failed: they have been judged."""
+        for fate in (*self.rejected(), *self.broken()):
             self._cluster.api.delete(pod_path(fate.name, self._namespace), grace_seconds=1)
 
     def _all(self) -> list[Fate]:
@@ -179,8 +190,8 @@ class Arrivals:
             fate.bound_at = now
         if phase in ("Running", "Succeeded") and fate.run_at is None:
             fate.run_at = now
-        if phase == "Failed" and fate.rejected_at is None:
-            fate.rejected_at = now
+        if phase == "Failed" and fate.failed_at is None:
+            fate.failed_at = now
 
 
 def unexcused(fates: list[Fate], deaths: list[float]) -> Iterator[str]:

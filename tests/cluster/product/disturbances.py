@@ -131,6 +131,8 @@ DISTURBANCES: Final[Mapping[str, Disturb]] = {
 }
 AWAY: Final = frozenset({"the API server is away", "etcd is away"})
 """Those during which nothing can be created."""
+LOSES_ENDS: Final = "containerd is killed"
+"""It may then not know how a container ended, and says that it failed."""
 
 
 def wait_back(cluster: Cluster, node: Node, *, timeout_seconds: float = 60) -> None:
