@@ -14,7 +14,7 @@ from typing import Self
 from gpuslice.runtime.kube import config
 from gpuslice.runtime.kube.client import KubeClient
 from gpuslice.runtime.kube.objects import Change
-from gpuslice.runtime.kube.resources import PODS
+from gpuslice.runtime.kube.resources import GPU_NODES, PODS
 from gpuslice.runtime.kube.watch import WatchCache
 from tests.cluster.harness.client import ApiError, Json, UnreachableError, pod_path
 from tests.cluster.harness.cluster import Cluster
@@ -62,7 +62,7 @@ class Arrivals:
     Args:
         cluster: with the product on it.
         namespace: where the pods are created.
-        node: the node they all go to.
+        node: the node they all go to; any where empty.
         fraction: their share.
         every_seconds: between two of them.
     """
@@ -81,15 +81,21 @@ class Arrivals:
         self._client = KubeClient(config.load(cluster.kubeconfig), component="test")
         self._pods = WatchCache(self._client, PODS, namespace=namespace, labels="arrival=yes")
         self._pods.listen(self._note)
+        of_node = f"metadata.name={node}" if node else ""
+        self._ledger = WatchCache(self._client, GPU_NODES, fields=of_node)
+        self._ledger.listen(self._note_serving)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._create, name="arrivals", daemon=True)
         self.fates: dict[str, Fate] = {}
+        self.serving: list[tuple[float, bool]] = []
+        """When the node's ledger began to say that it serves, or that it doesn't."""
         self.unmade: list[str] = []
         """Why pods could not be created."""
 
     def __enter__(self) -> Self:
-        self._pods.start()
-        assert self._pods.wait_ready(10), self._pods.problem
+        for cache in (self._pods, self._ledger):
+            cache.start()
+            assert cache.wait_ready(10), cache.problem
         self._thread.start()
         try:
             self.wait_more(2)
@@ -114,6 +120,7 @@ class Arrivals:
             wait_until("all have ended", lambda: not self.unfinished(), seen=self._tell_unfinished)
         finally:
             self._pods.stop()
+            self._ledger.stop()
             self._client.close()
 
     def wait_more(self, count: int, *, timeout_seconds: float = 60) -> None:
@@ -192,6 +199,11 @@ class Arrivals:
             fate.run_at = now
         if phase == "Failed" and fate.failed_at is None:
             fate.failed_at = now
+
+    def _note_serving(self, _change: Change, _old: Json | None, new: Json | None) -> None:
+        serving = bool(new and new.get("status", {}).get("serving"))
+        if not self.serving or self.serving[-1][1] != serving:
+            self.serving.append((time.monotonic(), serving))
 
 
 def unexcused(fates: list[Fate], deaths: list[float]) -> Iterator[str]:
