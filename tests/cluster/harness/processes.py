@@ -61,6 +61,8 @@ class Program:
         """Send it a signal, SIGSTOP and SIGCONT included; nothing happens if it has ended."""
         if self.is_running():
             os.kill(self._pid, number)
+        if number == signal.SIGCONT and self._nsenter is not None:
+            self._nsenter.send_signal(number)  # nsenter stops itself when its program is stopped
 
     def stop(self, timeout_seconds: float = 30) -> None:
         """SIGTERM, and wait for its end; what it has started runs on."""
