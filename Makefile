@@ -25,6 +25,10 @@ demo: $(STAMP) ## the main job on an embedded cluster: the sharing manifests, en
 test: $(STAMP) ## all tests that need no real cluster
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not cluster" tests
 
+histories: SEED := $(shell date +%s)
+histories: $(STAMP) ## 10 000 generated histories of placement (SEED=, for those of another day)
+	GPUSLICE_HISTORIES=10000 GPUSLICE_HISTORY_SEED=$(SEED) $(BIN)/python -m pytest -n 2 -rP tests/property/placement/test_histories_invariants.py
+
 check: $(STAMP) ## ruff, format, types, layering, spelling, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
