@@ -15,6 +15,7 @@ from gpuslice.sim.kubelet.remote import RemoteApi
 from gpuslice.sim.kubelet.timings import Timings
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.node import Node
+from tests.cluster.harness.waiting import wait_until
 
 STATUS_SECONDS = 1.0
 """How often both kubelets look whether their Node's status has to be written: stock is 10."""
@@ -61,6 +62,20 @@ class RealHost:
             self._node.start()
         else:
             self._node.start_kubelet()
+        wait_until(f"kubelet of {self.node} is up", self._is_up, timeout_seconds=120)
+
+    def _is_up(self) -> bool:
+        """Whether kubelet serves; one that gave up is started again, as by any init system.
+
+        The machine may have run out of something for a moment, such as inotify instances.
+        """
+        if not self._node.kubelet.is_running():
+            self._node.start_kubelet()
+        return self._socket.exists()
+
+    @property
+    def _socket(self) -> Path:
+        return self.root / "device-plugins" / "kubelet.sock"
 
     def stop_kubelet(self, *, is_hard: bool) -> None:
         if is_hard:
@@ -69,7 +84,7 @@ class RealHost:
             self._node.kubelet.stop()
         # A killed one leaves its socket behind: what appears there again is the next one's, which
         # has then removed everybody else's.
-        (self.root / "device-plugins" / "kubelet.sock").unlink(missing_ok=True)
+        self._socket.unlink(missing_ok=True)
 
     def power_off(self) -> None:
         self._node.stop()
