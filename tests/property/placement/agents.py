@@ -34,6 +34,7 @@ from tests.property.placement.apiserver import (
 from tests.property.placement.decisions import Decisions
 from tests.property.placement.errands import Errands
 from tests.property.placement.kubelets import Kubelet
+from tests.property.placement.watching import Watching
 from tests.property.placement.wire import Wire
 
 Ready = Callable[[], bool]
@@ -60,7 +61,7 @@ class World(Protocol):
         """Learn that a plugin has ended as it was asked to."""
 
 
-class Agent:
+class Agent(Watching):
     """One process: the plugin half answers kubelet, the agent half keeps the ledger."""
 
     def __init__(
@@ -388,23 +389,6 @@ class Agent:
         ahead = self._world.decisions.expiry_ahead_seconds
         self._patience.judge(pod, found, self._world.now + ahead)
         self._wake()
-
-    def hear(self) -> bool:
-        """Hear all that there is to hear."""
-        heard = [cache.hear() for cache in self.caches if self.is_up]
-        return any(heard)
-
-    def hear_some(self, choice: int) -> None:
-        """Hear one event in some of the caches."""
-        for number, cache in enumerate(self.caches):
-            if self.is_up and choice >> number & 1:
-                cache.hear(1)
-
-    def relist(self) -> None:
-        """Lose the watches, and begin anew."""
-        for cache in self.caches:
-            if self.is_up:
-                cache.list()
 
     def hardware_changed(self) -> None:
         """Hear of a GPU that turned sick, or recovered."""

@@ -25,6 +25,7 @@ from tests.property.placement.apiserver import (
     Stored,
 )
 from tests.property.placement.decisions import Decisions
+from tests.property.placement.watching import Watching
 from tests.property.placement.wire import Bind, Wire
 from webhook import arbitration, sharingpods
 from webhook.arbitration import AlreadyClaimed, Decision, Deny, Grant, Wait
@@ -75,7 +76,7 @@ class World(Protocol):
         """Note what happens."""
 
 
-class Arbiter:
+class Arbiter(Watching):
     """One process."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -294,20 +295,3 @@ class Arbiter:
 
     def _say(self, text: str, *about: object) -> None:
         self._world.say(self._name + ": " + text, *about)
-
-    def hear(self) -> bool:
-        """Hear all that there is to hear."""
-        heard = [cache.hear() for cache in self.caches if self.is_up]
-        return any(heard)
-
-    def hear_some(self, choice: int) -> None:
-        """Hear one event in some of the caches."""
-        for number, cache in enumerate(self.caches):
-            if self.is_up and choice >> number & 1:
-                cache.hear(1)
-
-    def relist(self) -> None:
-        """Lose the watches, and begin anew."""
-        for cache in self.caches:
-            if self.is_up:
-                cache.list()

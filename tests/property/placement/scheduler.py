@@ -11,6 +11,7 @@ from gpuslice.contract import pods
 from gpuslice.contract.names import NodeName, PodUid
 from tests.property.placement import podmaking
 from tests.property.placement.apiserver import NODES, PODS, Cache, Json, Store
+from tests.property.placement.watching import Watching
 from tests.property.placement.wire import Bind, Wire
 
 BACKOFF_SECONDS: Final = 1.5
@@ -31,7 +32,7 @@ class World(Protocol):
         """Note what happens."""
 
 
-class Scheduler:
+class Scheduler(Watching):
     """One process; a restart is a new one, which knows nothing of the binds under way."""
 
     def __init__(self, world: World) -> None:
@@ -140,20 +141,18 @@ class Scheduler:
         return used
 
     def hear(self) -> bool:
-        """Hear all that there is to hear."""
-        heard = [cache.hear() for cache in self.caches]
-        if any(heard):
+        """Hear all that there is to hear; return whether there was anything."""
+        heard = super().hear()
+        if heard:
             self.settle()
-        return any(heard)
+        return heard
 
     def hear_some(self, choice: int) -> None:
         """Hear one event in some of the caches."""
-        for number, cache in enumerate(self.caches):
-            if choice >> number & 1 and cache.hear(1):
-                self.settle()
+        super().hear_some(choice)
+        self.settle()
 
     def relist(self) -> None:
         """Lose the watches, and begin anew."""
-        for cache in self.caches:
-            cache.list()
+        super().relist()
         self.settle()

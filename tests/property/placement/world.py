@@ -78,6 +78,8 @@ class World:
         self.trace: list[tuple[float, str, tuple[object, ...]]] = []
         self.processes: dict[PodUid, Process] = {}
         self.finished: set[PodUid] = set()
+        self.mistaken: set[PodUid] = set()
+        """Strangers taken for pods of another share: the ledger can't say what they have."""
         self.sick: set[GpuUuid] = set()
         self.demands = scene.palette
         self.exceptions: list[Excuse] = []
@@ -177,11 +179,14 @@ class World:
             truths.check_processes(gpus, self.processes.values())
         uid, process = next(reversed(self.processes.items()))
         pod = next(s.thing for s in self.store.all(PODS) + self._last_seen() if _is(s.thing, uid))
-        if process.uid in self.accounts.of(process.node).strangers:
-            # Who is bound without an arbiter may be taken for a claim of its size.
-            self.exceptions.append(Excuse.STRANGER)
-        else:
+        try:
             truths.check_spread(pod, process)
+        except ViolationError:
+            # Who is bound without an arbiter may be taken for a claim of its size.
+            if uid not in self.accounts.of(process.node).strangers:
+                raise
+            self.exceptions.append(Excuse.STRANGER)
+            self.mistaken.add(uid)
 
     def _last_seen(self) -> list[Any]:
         return [event.stored for event in reversed(self.store.log) if event.kind == PODS]
@@ -251,7 +256,10 @@ class World:
                 if pods.node_name(each.thing) == kubelet.node and not pods.has_ended(each.thing)
             }
             tokens = {uid: kubelet.tokens_of(uid) for uid in here}
-            truths.check_quiet(stored.thing, here, tokens)
+            ledger: Ledger = stored.thing
+            known = tuple(each for each in ledger.claims if each.pod.uid not in self.mistaken)
+            here = {uid: pod for uid, pod in here.items() if uid not in self.mistaken}
+            truths.check_quiet(dataclasses.replace(ledger, claims=known), here, tokens)
             if self.accounts.of(kubelet.node).strangers:
                 continue  # one may run with less than it asks for, and the ledger counts all
             for each in self.store.all(PODS):
