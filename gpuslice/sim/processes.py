@@ -74,10 +74,10 @@ class Child:
         self._process.kill()
         self._process.wait()
 
-    def reap(self) -> None:
-        """Wait for its end after a kind signal, and kill it where that takes too long."""
+    def reap(self, seconds: float = STOP_SECONDS) -> None:
+        """Wait for its end after a kind signal, and kill it where that takes longer."""
         try:
-            self._process.wait(STOP_SECONDS)
+            self._process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -136,7 +136,8 @@ class Processes:
         for child in self._children:
             if child.exit_code is None:
                 child.signal(signal.SIGTERM)
+        until = time.monotonic() + STOP_SECONDS
         for child in self._children:
-            child.reap()
+            child.reap(until - time.monotonic())
         self._children.clear()
         self._forker.shutdown()

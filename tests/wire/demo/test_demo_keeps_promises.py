@@ -101,7 +101,7 @@ def test_ctrl_c_ends_everything_within_seconds(tmp_path: Path) -> None:
         run.wait_for("pod/gpu-sharing-pod-1 created")
         assert len(run.left_behind()) >= 4  # the demo, its webhook, two device plugins
         run.send(signal.SIGINT)
-        assert run.end(10) == 130
+        assert run.end(20) == 130
         run.wait_until_nothing_is_left(1)
         assert run.folders()
         assert not any(folder.exists() for folder in run.folders())
