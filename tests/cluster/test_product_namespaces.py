@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.sim.observation import name, unscheduled_words
+from gpuslice.sim.observation import is_leaving, name, unscheduled_words
 from tests.cluster.harness.client import ApiError, Json, condition, node_path, pod_path
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.workloads import create_running, wait_running
@@ -107,7 +107,8 @@ def test_a_pod_of_higher_priority_takes_the_gpu_of_one_of_the_same_share(
         spec={"priorityClassName": priority},
     )
     running = create_running(product.api, high)
-    left = [pod for pod in product.api.items(pod_path(namespace=namespace)) if name(pod) != "high"]
+    pods = product.api.items(pod_path(namespace=namespace))
+    left = [pod for pod in pods if name(pod) != "high" and not is_leaving(pod)]
     assert len(left) == 1
     taken = {pod["metadata"]["annotations"][names.GPU_ANNOTATION] for pod in (running, *left)}
     assert len(taken) == len(low)
