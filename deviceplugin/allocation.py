@@ -113,7 +113,12 @@ def waiting_claims(view: View, size: int) -> Iterator[Claim]:
             served[claim.share] += claim.state is not ClaimState.LEAVING
         else:
             (left if claim.state is ClaimState.LEAVING else waiting).append(claim)
-    yield from reversed(waiting)
+    waiting.reverse()
+    # Where a grant is in flight, a claim may turn out to be served before kubelet comes with the
+    # tokens that it asked about: first those of which that can't be.
+    in_flight = {(each.share, each.spread) for each in view.in_flight}
+    waiting.sort(key=lambda claim: (claim.share, spread_of(claim.shape)) in in_flight)
+    yield from waiting
     # A pod that leaves had an equal pod's place: that one gets its place instead.
     for claim in left:
         if served[claim.share]:
@@ -297,7 +302,7 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
         )
     waiting = _askers(view, claims, demands)
     claim = next((each for each in waiting if spread_of(each.shape) == spread), None)
-    again = claim or _held_already(view, ids, spread)
+    again = claim or (None if demands else _held_already(view, ids, spread))
     if again is not None:
         fault = None if claim is None else _overfull(view, claim.shape, claimed=True)
         granted = Grant(tokens=frozenset(ids), share=again.share, shape=again.shape, claimed=True)
@@ -334,8 +339,8 @@ def _held_already(view: View, ids: Sequence[str], spread: Spread) -> Claim | Non
     asked = frozenset(ids)
     owners = [uid for uid, tokens in view.tokens.items() if tokens & asked]
     claim = view.ledger.claim_of(owners[0]) if len(owners) == 1 else None
-    if claim is None or claim.pod_gone or spread_of(claim.shape) != spread:
-        return None
+    if claim is None or claim.state is not ClaimState.HELD or spread_of(claim.shape) != spread:
+        return None  # of a pod that leaves, kubelet hands the tokens to another
     return claim
 
 

@@ -119,7 +119,7 @@ class Judge:
                 self._allocator.update(ledger, tokens=self._readback.tokens, unclaimed=())
                 return None
             serving = self._board.streaming and not self.is_draining
-            sight = self._sight()
+            sight = self._sight(ledger)
             outcome = reconcile(ledger.with_serving(serving=serving), sight, self._rules.resource)
             self._allocator.update(
                 outcome.ledger,
@@ -149,12 +149,12 @@ class Judge:
         except TooManyTokensError as error:
             log.exception("tokens_not_shown", node=self._node, error=str(error))
 
-    def _sight(self) -> Sight:
+    def _sight(self, ledger: Ledger) -> Sight:
         return Sight(
             pods=self._caches.pods_by_uid(),
             tokens=self._readback.tokens,
             released=self._readback.released,
             ended=self._caches.ended(),
-            verdicts=self.patience.verdicts(),
+            verdicts=self.patience.verdicts(ledger),
             buried=self.patience.buried(self._clock()),
         )

@@ -67,9 +67,17 @@ class Patience:
             uid for uid, since in self._gone.items() if now - since >= self._limits.pod_gone
         )
 
-    def verdicts(self) -> dict[PodUid, Verdict]:
-        """Return what is known of reserved pods that are not here."""
-        return dict(self._verdicts)
+    def verdicts(self, ledger: Ledger) -> dict[PodUid, Verdict]:
+        """Return what is known of reserved pods that are not here.
+
+        Not of those that another bind was granted since: what was found is of the former bind.
+        """
+        binds = {claim.pod.uid: claim.binds for claim in ledger.claims}
+        return {
+            uid: each
+            for uid, each in self._verdicts.items()
+            if binds.get(uid) == self._binds.get(uid)
+        }
 
     def to_look_for(self, unseen: Iterable[PodRef], now: float) -> list[PodRef]:
         """Return the pods whose whereabouts should be read now; each is returned once a while."""

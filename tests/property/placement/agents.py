@@ -275,7 +275,7 @@ class Agent(Watching):
             self._allocator.update(ledger, tokens=self._tokens, unclaimed=())
             return None
         serving = self.is_streaming and not self.is_draining
-        sight = self._sight()
+        sight = self._sight(ledger)
         here = sight.pods.keys()
         outcome = self._world.decisions.reconcile(
             ledger.with_serving(serving=serving), sight, podmaking.RESOURCE
@@ -305,7 +305,7 @@ class Agent(Watching):
             return Ledger(node=self._node, gpus=gpus, serving=False)
         return dataclasses.replace(ledger, gpus=gpus)
 
-    def _sight(self) -> Sight:
+    def _sight(self, ledger: Ledger) -> Sight:
         here = {podmaking.uid_of(each.thing): each.thing for each in self.pods.all()}
         ended = frozenset(self._ended)
         done = ended | {uid for uid, pod in here.items() if pods.has_ended(pod)}
@@ -314,7 +314,7 @@ class Agent(Watching):
             tokens=self._tokens,
             released=self._world.decisions.released(self._released, done),
             ended=ended,
-            verdicts=self._patience.verdicts(),
+            verdicts=self._patience.verdicts(ledger),
             buried=self._patience.buried(self._world.now),
         )
 

@@ -43,9 +43,9 @@ def test_an_unbound_pod_s_reservation_ends_after_two_minutes_by_a_fresh_read() -
     patience = Patience(Limits())
     patience.observe(WAITING, [ref("a")], 0)
     patience.judge(ref("a"), Verdict.UNBOUND, 119)
-    assert patience.verdicts() == {}
+    assert patience.verdicts(WAITING) == {}
     patience.judge(ref("a"), Verdict.UNBOUND, 120)
-    assert patience.verdicts() == {uid("a"): Verdict.UNBOUND}
+    assert patience.verdicts(WAITING) == {uid("a"): Verdict.UNBOUND}
 
 
 def test_what_is_gone_or_elsewhere_ends_at_once() -> None:
@@ -53,7 +53,15 @@ def test_what_is_gone_or_elsewhere_ends_at_once() -> None:
         patience = Patience(Limits())
         patience.observe(WAITING, [ref("a")], 0)
         patience.judge(ref("a"), verdict, 2)
-        assert patience.verdicts() == {uid("a"): verdict}
+        assert patience.verdicts(WAITING) == {uid("a"): verdict}
+
+
+def test_a_verdict_about_a_former_bind_counts_no_longer() -> None:
+    """The reservation was granted to another bind since: that one may be on its way."""
+    patience = Patience(Limits())
+    patience.observe(WAITING, [ref("a")], 0)
+    patience.judge(ref("a"), Verdict.UNBOUND, 120)
+    assert patience.verdicts(WAITING.with_bind(uid("a"))) == {}
 
 
 def test_a_verdict_ends_with_its_claim_and_a_pod_that_came_is_not_judged() -> None:
@@ -61,10 +69,10 @@ def test_a_verdict_ends_with_its_claim_and_a_pod_that_came_is_not_judged() -> No
     patience.observe(WAITING, [ref("a")], 0)
     patience.judge(ref("a"), Verdict.GONE, 2)
     patience.observe(ledger(GPUS), [], 3)
-    assert patience.verdicts() == {}
+    assert patience.verdicts(WAITING) == {}
     patience.observe(WAITING, [], 4)
     patience.judge(ref("a"), Verdict.GONE, 5)
-    assert patience.verdicts() == {}
+    assert patience.verdicts(WAITING) == {}
     assert patience.next_due(5) == math.inf
 
 
