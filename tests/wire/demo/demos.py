@@ -36,7 +36,8 @@ class DemoRun:
         self._commands: set[str] = set()
         self._told = threading.Condition()
         self._process = subprocess.Popen(
-            command,
+            # Tests may be started in the background, where a shell has Ctrl-C ignored.
+            ["env", "--default-signal=INT", *command],
             cwd=PROJECT,
             env=self.environment,
             stdin=subprocess.DEVNULL,
