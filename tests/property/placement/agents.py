@@ -40,6 +40,8 @@ from tests.property.placement.wire import Wire
 Ready = Callable[[], bool]
 
 DRAIN_SECONDS: Final = 20.0
+LAG_SECONDS: Final = 8.0
+"""Its watch of pods is never further behind (`allocator.UNKNOWN_POD_SECONDS` is for that)."""
 RETRY_SECONDS: Final = 0.1
 RECONCILE_SECONDS: Final = 60.0
 
@@ -102,7 +104,12 @@ class Agent(Watching):
             on_put=self._note_end,
             on_end=self._wake,
         )
-        self.ledgers = Cache(store, GPU_NODES, wants=self._is_ours, on_put=self._wake)
+        self.ledgers = Cache(
+            store,
+            GPU_NODES,
+            wants=lambda ledger: bool(ledger.node == self._node),
+            on_put=self._wake,
+        )
         self.nodes = Cache(
             store,
             NODES,
@@ -113,9 +120,6 @@ class Agent(Watching):
         self._under_way: Callable[[], object] | None = None
         self._life = self._live()
         self._ready: Ready = lambda: True
-
-    def _is_ours(self, ledger: Ledger) -> bool:
-        return ledger.node == self._node
 
     def _wake(self, _: object = None) -> None:
         self._is_woken = True
@@ -190,9 +194,7 @@ class Agent(Watching):
         return True
 
     def _dues(self) -> list[Callable[[], None]]:
-        dues: list[Callable[[], None]] = []
-        if self._ready():
-            dues.append(self._go_on)
+        dues: list[Callable[[], None]] = [self._go_on] if self._ready() else []
         if self._shown and not self.is_streaming and self._kubelet.is_up and not self._is_over():
             dues.append(self._register)
         if self._tokens != self._kubelet.checkpoint:
@@ -242,13 +244,8 @@ class Agent(Watching):
             except ConflictError:
                 continue
             except NoAnswerError:
-                until = self._world.now + RETRY_SECONDS
-                yield self._woken_or(until)
-                continue
-            yield self._woken_or(self._due)
-
-    def _woken_or(self, until: float) -> Ready:
-        return lambda: self._is_woken or self._world.now >= until
+                self._due = self._world.now + RETRY_SECONDS
+            yield lambda: self._is_woken or self._world.now >= self._due
 
     def _pass(self) -> Iterator[Ready]:
         now = self._world.now
@@ -265,7 +262,8 @@ class Agent(Watching):
         yield from self._publish(stored)
         self._follow_up(outcome)
         due = self._patience.next_due(self._world.now)
-        self._due = self._world.now + min(due, RECONCILE_SECONDS)
+        # Time stands still while the processes move, so it must not be due at once again.
+        self._due = self._world.now + max(1e-6, min(due, RECONCILE_SECONDS))
 
     def _decide(self) -> tuple[Stored, Outcome] | None:
         stored = self.ledgers.get(self._node)
@@ -275,11 +273,10 @@ class Agent(Watching):
             self._allocator.update(ledger, tokens=self._tokens, unclaimed=())
             return None
         serving = self.is_streaming and not self.is_draining
+        ledger = ledger.with_serving(serving=serving)
         sight = self._sight(ledger)
         here = sight.pods.keys()
-        outcome = self._world.decisions.reconcile(
-            ledger.with_serving(serving=serving), sight, podmaking.RESOURCE
-        )
+        outcome = self._world.decisions.reconcile(ledger, sight, podmaking.RESOURCE)
         self._allocator.update(
             outcome.ledger,
             tokens=outcome.tokens,
@@ -389,6 +386,12 @@ class Agent(Watching):
         ahead = self._world.decisions.expiry_ahead_seconds
         self._patience.judge(pod, found, self._world.now + ahead)
         self._wake()
+
+    def forced(self) -> None:
+        """Do what can't be put off: a stranger is kept in mind for 10 s only, unheard of."""
+        if self.is_up and self.pods.hear_until(self._world.now - LAG_SECONDS):
+            self._look()
+            self._decide()
 
     def hardware_changed(self) -> None:
         """Hear of a GPU that turned sick, or recovered."""

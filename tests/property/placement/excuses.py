@@ -85,10 +85,9 @@ class Accounts:
         since = bound_at - STRANGER_SECONDS
         if any(self._ended_at.get(each, bound_at) >= since for each in account.strangers):
             return Excuse.STRANGER
-        is_away = reason.startswith(_PLUGIN_AWAY)
         if restarting and not reason.startswith("OutOf"):
-            is_away = True  # kubelet doesn't know yet which of its checkpoint's pods are dead
-        if is_away and account.break_ is not None:
+            return Excuse.SUDDEN_DEATH  # nor does it know which of its checkpoint's pods are dead
+        if reason.startswith(_PLUGIN_AWAY) and account.break_ is not None:
             return account.break_
         return Excuse.SICK_GPU if self._is_sick(node, pod, bound_at) else None
 

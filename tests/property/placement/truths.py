@@ -60,6 +60,17 @@ def check_spread(pod: Json, process: Process) -> None:
         raise ViolationError(2, f"the tokens of {process.uid} are spread: {process.slices}")
 
 
+def is_given_its_share(pod: Json, process: Process, gpus: Iterable[Gpu]) -> bool:
+    """Whether a container is told of what its pod asks for."""
+    share = pods.share(pod)
+    assert share is not None
+    size = int(podmaking.limits_of(pod)[podmaking.RESOURCE])
+    memories = {gpu.uuid: share.memory_mib_on(gpu.memory_mib) for gpu in gpus}
+    told = {part.gpu: (part.memory_mib, part.slices) for part in process.given}
+    asked = {gpu: (memories[gpu], size // share.devices) for gpu in told}
+    return told == asked and len(told) == share.devices
+
+
 def check_quiet(
     ledger: Ledger,
     here: Mapping[PodUid, Json],

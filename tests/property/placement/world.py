@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from gpuslice.contract import pods
-from gpuslice.contract.ledger import Gpu, Ledger
+from gpuslice.contract.ledger import ClaimState, Gpu, Ledger
 from gpuslice.contract.names import GpuUuid, NodeName, PodUid
 from gpuslice.contract.placement import Demand, Policy
 from tests.property.placement import podmaking, truths
@@ -78,6 +78,8 @@ class World:
         self.trace: list[tuple[float, str, tuple[object, ...]]] = []
         self.processes: dict[PodUid, Process] = {}
         self.finished: set[PodUid] = set()
+        self.unheard: set[PodUid] = set()
+        """Strangers deleted by force before the ledger held their claim: nobody knows of them."""
         self.mistaken: set[PodUid] = set()
         """Strangers taken for pods of another share: the ledger can't say what they have."""
         self.sick: set[GpuUuid] = set()
@@ -165,6 +167,8 @@ class World:
         self.wire.forced()
         for kubelet in self.kubelets:
             kubelet.forced()
+        for agent in self.agents:
+            agent.forced()
 
     # --- what the processes tell
 
@@ -176,15 +180,14 @@ class World:
     def started(self) -> None:
         self.runs += 1
         for gpus in self.gpus.values():
-            truths.check_processes(gpus, self.processes.values())
+            known = [each for uid, each in self.processes.items() if uid not in self.unheard]
+            truths.check_processes(gpus, known)
         uid, process = next(reversed(self.processes.items()))
         pod = next(s.thing for s in self.store.all(PODS) + self._last_seen() if _is(s.thing, uid))
-        try:
+        if not self.accounts.of(process.node).strangers:
             truths.check_spread(pod, process)
-        except ViolationError:
-            # Who is bound without an arbiter may be taken for a claim of its size.
-            if uid not in self.accounts.of(process.node).strangers:
-                raise
+        elif not truths.is_given_its_share(pod, process, self.gpus[process.node]):
+            # Who is bound without an arbiter may be taken for another of its size.
             self.exceptions.append(Excuse.STRANGER)
             self.mistaken.add(uid)
 
@@ -276,9 +279,20 @@ class World:
         stored = self.store.get(PODS, key)
         assert stored is not None
         if force or pods.node_name(stored.thing) is None:
+            self._note_unheard(stored.thing)
             self.store.delete(PODS, key)
         elif not podmaking.is_deleting(stored.thing):
             self.store.put(PODS, key, podmaking.deleting(stored.thing))
+
+    def _note_unheard(self, pod: Json) -> None:
+        uid, node = podmaking.uid_of(pod), pods.node_name(pod)
+        stored = self.store.get(GPU_NODES, node) if node else None
+        if node is None or stored is None or uid not in self.accounts.of(node).strangers:
+            return
+        claim = stored.thing.claim_of(uid)
+        if claim is None or claim.state is ClaimState.RESERVED:
+            self.exceptions.append(Excuse.STRANGER)
+            self.unheard.add(uid)
 
     def set_cordon(self, node: NodeName, index: int, *, cordoned: bool) -> None:
         """Cordon a GPU, or no longer: an annotation of the `GpuNode`."""
