@@ -113,12 +113,19 @@ def waiting_claims(view: View, size: int) -> Iterator[Claim]:
             served[claim.share] += claim.state is not ClaimState.LEAVING
         else:
             (left if claim.state is ClaimState.LEAVING else waiting).append(claim)
-    waiting.reverse()
-    # Where a grant is in flight, a claim may turn out to be served before kubelet comes with the
-    # tokens that it asked about: first those of which that can't be.
-    in_flight = {(each.share, each.spread) for each in view.in_flight}
-    waiting.sort(key=lambda claim: (claim.share, spread_of(claim.shape)) in in_flight)
-    yield from waiting
+    # First those that are left whichever claims the grants in flight turn out to be: kubelet comes
+    # back with the tokens that it is told now.
+    sure = Counter((claim.share, spread_of(claim.shape)) for claim in candidates)
+    sure.subtract((each.share, each.spread) for each in view.in_flight if each.claimed)
+    unsure: list[Claim] = []
+    for claim in reversed(waiting):
+        kind = (claim.share, spread_of(claim.shape))
+        sure[kind] -= 1
+        if sure[kind] >= 0:
+            yield claim
+        else:
+            unsure.append(claim)
+    yield from unsure
     # A pod that leaves had an equal pod's place: that one gets its place instead.
     for claim in left:
         if served[claim.share]:
@@ -292,7 +299,9 @@ def check(view: View, ids: Sequence[str]) -> Grant | Refusal:
     spread, size = spread_of_tokens(ids), len(ids)
     claims, demands = list(waiting_claims(view, size)), _unclaimed_of(view, size)
     bound = [claim for claim in claims if claim.pod.uid in view.bound]
-    shares = {claim.share for claim in bound} | {demand.share for demand in demands}
+    # One that had tokens once is asked for again only where kubelet lost its checkpoint.
+    shares = {claim.share for claim in bound if claim.pod.uid not in view.served}
+    shares |= {demand.share for demand in demands}
     if len(shares) > 1:
         return Refusal(
             reason=Reason.AMBIGUOUS,
@@ -407,14 +416,19 @@ def settle(view: View, *, before_seconds: float, over: Iterable[Claim] = ()) -> 
     )
     dropped = Counter((claim.share, spread_of(claim.shape)) for claim in over)
     kept: list[Grant] = []
+    is_old = False
     for grant in reversed(view.in_flight):
         if _is_read_back(grant, view):
             # kubelet admits one pod after the other: what is older and not there is gone already.
-            break
+            is_old = True
+            continue
         kind, is_late = (grant.share, grant.spread), grant.since_seconds < before_seconds
         if not grant.claimed:
+            # No claim stands for what may live on of it.
             if not is_late:
                 kept.append(grant)
+            continue
+        if is_old:
             continue
         waiting[kind] -= 1
         if waiting[kind] >= 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from deviceplugin import allocation
 from deviceplugin.allocation import Grant, Reason, Refusal, View
-from gpuslice.contract.ledger import Claim, Ledger
+from gpuslice.contract.ledger import Claim, ClaimState, Ledger
 from gpuslice.contract.names import PodUid
 from gpuslice.contract.placement import Demand
 
@@ -74,11 +74,24 @@ class Allocator:
                 unclaimed=unclaimed,
                 unadopted=unadopted,
                 bound=frozenset(bound),
-                served=(self._view.served & {claim.pod.uid for claim in ledger.claims})
-                | tokens.keys(),
+                served=self._served(ledger) | tokens.keys(),
             )
             before = self._clock() - UNKNOWN_POD_SECONDS
             self._view = allocation.settle(view, before_seconds=before, over=over)
+
+    def _served(self, ledger: Ledger) -> frozenset[PodUid]:
+        """Return the pods with claims that had tokens before.
+
+        One that leaves when it is first seen had them, or never will: no grant of this process is
+        in flight for it.
+        """
+        seen = {claim.pod.uid for claim in self._view.ledger.claims}
+        return frozenset(
+            claim.pod.uid
+            for claim in ledger.claims
+            if claim.pod.uid in self._view.served
+            or (claim.state is ClaimState.LEAVING and claim.pod.uid not in seen)
+        )
 
     def prefer(
         self, *, available: Collection[str], must_include: Collection[str], size: int

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.spreads import Spread, shape_from, spread_of, spread_of_tokens
-from gpuslice.contract.ledger import Claim, Ledger, LedgerError
+from gpuslice.contract.ledger import Claim, ClaimState, Ledger, LedgerError
 from gpuslice.contract.names import PodUid
 
 
@@ -89,7 +89,12 @@ def _partners(ledger: Ledger, claim: Claim, spreads: Mapping[PodUid, Spread]) ->
         and spread_of(other.shape) == wanted
     ]
     yield from (other for other in alike if _misplaced(other, spreads))
-    yield from (other for other in alike if not spreads.get(other.pod.uid) and not other.pod_gone)
+    # Not with one that had tokens once: its processes may live on where its claim is.
+    yield from (
+        other
+        for other in alike
+        if not spreads.get(other.pod.uid) and other.state is ClaimState.RESERVED
+    )
 
 
 def _move(ledger: Ledger, spreads: Mapping[PodUid, Spread]) -> tuple[Ledger, tuple[Repair, ...]]:

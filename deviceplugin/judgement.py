@@ -119,8 +119,9 @@ class Judge:
                 self._allocator.update(ledger, tokens=self._readback.tokens, unclaimed=())
                 return None
             serving = self._board.streaming and not self.is_draining
+            ledger = ledger.with_serving(serving=serving)
             sight = self._sight(ledger)
-            outcome = reconcile(ledger.with_serving(serving=serving), sight, self._rules.resource)
+            outcome = reconcile(ledger, sight, self._rules.resource)
             self._allocator.update(
                 outcome.ledger,
                 tokens=outcome.tokens,
@@ -156,5 +157,5 @@ class Judge:
             released=self._readback.released,
             ended=self._caches.ended(),
             verdicts=self.patience.verdicts(ledger),
-            buried=self.patience.buried(self._clock()),
+            buried=self.patience.buried(self._clock(), serving=ledger.serving),
         )

@@ -32,6 +32,7 @@ class Patience:
         """Start with no observation: what a former process had seen doesn't count."""
         self._limits = limits
         self._gone: dict[PodUid, float] = {}
+        self._was_serving = True
         self._unseen: dict[PodUid, float] = {}
         self._binds: dict[PodUid, int] = {}
         self._looked: dict[PodUid, float] = {}
@@ -61,8 +62,14 @@ class Patience:
             if uid in waiting and uid not in renewed
         }
 
-    def buried(self, now: float) -> frozenset[PodUid]:
-        """Return the force-deleted pods whose memory must be free by now."""
+    def buried(self, now: float, *, serving: bool) -> frozenset[PodUid]:
+        """Return the force-deleted pods whose memory must be free by now.
+
+        While kubelet is away it kills nobody: the time counts from its return.
+        """
+        if not (serving and self._was_serving):
+            self._gone = dict.fromkeys(self._gone, now)
+        self._was_serving = serving
         return frozenset(
             uid for uid, since in self._gone.items() if now - since >= self._limits.pod_gone
         )

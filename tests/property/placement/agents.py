@@ -312,7 +312,7 @@ class Agent(Watching):
             released=self._world.decisions.released(self._released, done),
             ended=ended,
             verdicts=self._patience.verdicts(ledger),
-            buried=self._patience.buried(self._world.now),
+            buried=self._patience.buried(self._world.now, serving=ledger.serving),
         )
 
     def _sending(self, request: Callable[[], Stored]) -> Iterator[Ready]:

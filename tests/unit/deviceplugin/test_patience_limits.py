@@ -17,16 +17,26 @@ WAITING = ledger(GPUS, claim("a", "0.5", 50, *GPUS))
 def test_a_force_deleted_pod_is_buried_after_its_time() -> None:
     patience = Patience(Limits())
     patience.observe(GONE, [], 100)
-    assert patience.buried(109.9) == frozenset()
+    assert patience.buried(109.9, serving=True) == frozenset()
     assert patience.next_due(104) == 6
-    assert patience.buried(110) == {uid("a")}
+    assert patience.buried(110, serving=True) == {uid("a")}
+
+
+def test_the_time_of_a_force_deleted_pod_counts_from_kubelet_s_return() -> None:
+    """While kubelet is away, nobody kills the pod's processes."""
+    patience = Patience(Limits())
+    patience.observe(GONE, [], 100)
+    assert patience.buried(105, serving=False) == frozenset()
+    assert patience.buried(150, serving=True) == frozenset()
+    assert patience.buried(159.9, serving=True) == frozenset()
+    assert patience.buried(160, serving=True) == {uid("a")}
 
 
 def test_a_restart_counts_anew() -> None:
     """Its own clock knows nothing of what a former process saw."""
     patience = Patience(Limits())
     patience.observe(GONE, [], 5000)
-    assert patience.buried(5009) == frozenset()
+    assert patience.buried(5009, serving=True) == frozenset()
 
 
 def test_a_reserved_pod_that_is_not_here_is_looked_for_now_and_then() -> None:
